@@ -1,0 +1,21 @@
+"""The error tree of the port: one base class, one class per kind of user-visible failure.
+
+Messages follow one form: what was expected; what came; where; what to do. Every class is also a `ValueError`, so code that
+only knows the standard library still catches the right thing.
+"""
+
+
+class PortError(Exception):
+    """Base of every error the port raises on purpose."""
+
+
+class ConfigError(PortError, ValueError):
+    """A model configuration that cannot be run; the message lists every problem found."""
+
+
+class CheckpointError(PortError, ValueError):
+    """A checkpoint that is malformed, incomplete, or not the one the model needs."""
+
+
+class ShapeBucketError(PortError, ValueError):
+    """A batch that fits none of the static shapes the model was prepared for."""
