@@ -1,0 +1,56 @@
+"""Where a command's answer goes: readable text, or one JSON document with `--json`; progress goes to the error stream."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TextIO
+
+from workbench.records.base import to_plain
+from workbench.views.base import View
+
+
+class Output:
+    """Collects a command's answer and writes it once, as text or as JSON.
+
+    With `--json` exactly one document is written: `{"command": ..., "schema": 1, "exit_code": ..., **fields}`; see
+    `workbench/schemas/<command>.json`.
+    """
+
+    def __init__(
+        self, command: str, *, as_json: bool, stream: TextIO | None = None, errors: TextIO | None = None
+    ) -> None:
+        self.command = command
+        self.as_json = as_json
+        self._stream = sys.stdout if stream is None else stream
+        self._errors = sys.stderr if errors is None else errors
+        self._fields: dict[str, object] = {}
+
+    def show(self, name: str, view: View) -> None:
+        """Give a view: printed at once as text, or put under `name` in the JSON document."""
+        if self.as_json:
+            self._fields[name] = view.to_dict()
+        else:
+            self._stream.write(f"{view}\n")
+
+    def line(self, text: str = "") -> None:
+        """Write one line of text; left out of JSON, so say nothing here that only text has."""
+        if not self.as_json:
+            self._stream.write(text + "\n")
+
+    def put(self, name: str, value: object) -> None:
+        """Put a JSON-able value (or dataclass) under `name`; not shown as text."""
+        self._fields[name] = to_plain(value) if not isinstance(value, Mapping) else value
+
+    def progress(self, text: str) -> None:
+        """Tell what is going on, on the error stream."""
+        self._errors.write(text + "\n")
+        self._errors.flush()
+
+    def finish(self, exit_code: int) -> None:
+        """Write the JSON document, when JSON was asked for."""
+        if self.as_json:
+            body = {"command": self.command, "schema": 1, "exit_code": exit_code, **self._fields}
+            self._stream.write(json.dumps(body, ensure_ascii=False, indent=1) + "\n")
+        self._stream.flush()
