@@ -14,7 +14,15 @@ class ConfigError(PortError, ValueError):
 
 
 class CheckpointError(PortError, ValueError):
-    """A checkpoint that is malformed, incomplete, or not the one the model needs."""
+    """A checkpoint that is malformed, incomplete, or not the one the model needs.
+
+    Attributes:
+        problems: the `port.checkpoint.Problem` values behind the text, where there are any.
+    """
+
+    def __init__(self, message: str, *, problems: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.problems = problems
 
 
 class ShapeBucketError(PortError, ValueError):
