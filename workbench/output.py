@@ -1,4 +1,4 @@
-"""Where a command's answer goes: readable text, or one JSON document with `--json`; progress goes to the error stream."""
+"""Where a command's answer goes: readable text, or one JSON document with `--json`; progress goes to stderr."""
 
 from __future__ import annotations
 

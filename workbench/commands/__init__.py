@@ -1,7 +1,8 @@
 """One module per sub-command: `NAME`, `HELP`, `add_arguments(parser)` and `run(args, out) -> ExitCode`.
 
-A command reads its arguments, calls the same public functions a notebook calls, and prints a view. `run` gets an `Output` and never
-prints by itself; exceptions of the `WorkbenchError` and `PortError` trees become one message and their exit code in `workbench.cli`.
+A command reads its arguments, calls the same public functions a notebook calls, and prints a view. `run` gets an
+`Output` and never prints by itself; exceptions of the `WorkbenchError` and `PortError` trees become one message and
+their exit code in `workbench.cli`.
 """
 
 from importlib import import_module
