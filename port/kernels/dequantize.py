@@ -28,7 +28,8 @@ def dequantize_fp8_tiles(
 
     Args:
         weight_NK: float8_e4m3fn (N, K).
-        scale: float8_e8m0fnu or uint8 (ceil(N / block[0]), ceil(K / block[1])).
+        scale: float8_e8m0fnu or uint8 exponents, or the numbers in a wider float type, of shape
+            (ceil(N / block[0]), ceil(K / block[1])).
         block: rows and columns that share a scale; (1, 32) for Engram table rows.
         out_dtype: dtype of the result; float32 and bfloat16 hold every value exactly.
 
@@ -41,7 +42,7 @@ def dequantize_fp8_tiles(
     rows, columns = weight_NK.shape
     expected = (-(-rows // block[0]), -(-columns // block[1]))
     _check_scale_shape(scale, expected, tuple(weight_NK.shape), block)
-    factor = decode_exponents(scale)
+    factor = _scale_factor(scale)
     if block[0] > 1:
         factor = factor.repeat_interleave(block[0], dim=0)[:rows]
     factor = factor.repeat_interleave(block[1], dim=1)[:, :columns]
@@ -70,7 +71,7 @@ def dequantize_fp4_rows(
 
     Args:
         packed_NKp: int8 or uint8 (N, K / 2), low nibble = even column.
-        scale: float8_e8m0fnu or uint8 (N, ceil(K / group)).
+        scale: float8_e8m0fnu or uint8 exponents, or the numbers in a wider float type, of shape (N, ceil(K / group)).
         group: consecutive columns that share a scale.
         out_dtype: dtype of the result; float32 and bfloat16 hold every value exactly.
 
@@ -82,8 +83,13 @@ def dequantize_fp4_rows(
     """
     rows, columns = packed_NKp.shape[0], packed_NKp.shape[1] * 2
     _check_scale_shape(scale, (rows, -(-columns // group)), (rows, columns), (1, group))
-    factor = decode_exponents(scale).repeat_interleave(group, dim=1)[:, :columns]
+    factor = _scale_factor(scale).repeat_interleave(group, dim=1)[:, :columns]
     return (unpack_fp4(packed_NKp) * factor).to(out_dtype)
+
+
+def _scale_factor(scale: Tensor) -> Tensor:
+    is_exponent = scale.dtype in (torch.float8_e8m0fnu, torch.uint8)
+    return decode_exponents(scale) if is_exponent else scale.to(torch.float32)
 
 
 def _check_scale_shape(
