@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from workbench.records.base import Json, from_plain, to_plain
 from workbench.sidefile import SideFile, StoredTensor
 
 SCHEMA_VERSION = 1
+PATH_FIELDS = ("checkpoint", "golden", "source")
+"""Fields of a plan that are paths."""
 
 _R = TypeVar("_R", bound=Record)
 
@@ -34,14 +37,17 @@ class JournalHeader:
     Attributes:
         schema: version of the file format; a newer one than this package knows is refused.
         versions: package name to version, of the machine that wrote it.
-        plan: the plan's JSON form, or None for a journal without one.
+        plan: the plan's JSON form, or None for a journal without one. Paths in it are relative to the journal's
+            folder for a journal on disk, and to the working folder for one in memory.
         title: free text.
+        fingerprint: of the checkpoint, "" where there is none; a replay on another checkpoint says so.
     """
 
     schema: int = SCHEMA_VERSION
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     plan: Mapping[str, object] | None = None
     title: str = ""
+    fingerprint: str = ""
 
 
 class Journal:
@@ -124,8 +130,7 @@ class Journal:
     def keep(self, key: str, dtype: str, shape: tuple[int, ...], data: bytes) -> str:
         """Store a tensor's bytes in the side file and return its key (made unique with `#2`, `#3`, ...)."""
         unique, count = key, 1
-        taken = set(self._side.keys())
-        while unique in taken:
+        while unique in self._side:
             count += 1
             unique = f"{key}#{count}"
         self._side.append(unique, dtype, shape, data)
@@ -149,7 +154,8 @@ class Journal:
         Raises:
             JournalError: `path` exists already.
         """
-        target = Journal(self.header, path=path)
+        base = Path.cwd() if self.path is None else self.path.parent
+        target = Journal(rebase_paths(self.header, base, Path(path).parent), path=path)
         for entry in self.entries:
             target.entries.append(entry)
             target._write_line(entry.to_json())
@@ -226,7 +232,10 @@ class Journal:
                     "read it with a newer workbench"
                 )
         elif "action" in body:
-            arguments = cast("Mapping[str, Json]", body.get("arguments", {}))
+            arguments = body.get("arguments", {})
+            if not isinstance(arguments, dict):
+                raise JournalError(f"{where}expected an object as the action's arguments, found {arguments!r}")
+            arguments = cast("Mapping[str, Json]", arguments)
             self.entries.append(Action(seq=len(self.entries), verb=str(body["action"]), arguments=arguments))
         else:
             self.entries.append(record_from_json(body, where=where))
@@ -237,8 +246,23 @@ def side_path(path: Path) -> Path:
     return path.with_name(path.name + ".safetensors")
 
 
+def rebase_paths(header: JournalHeader, old: Path, new: Path) -> JournalHeader:
+    """Return the header with the plan's paths, which were relative to the folder `old`, made relative to `new`.
+
+    Absolute paths, and paths that lead nowhere from `old`, stay as they are.
+    """
+    if header.plan is None:
+        return header
+    plan = dict(header.plan)
+    for name in PATH_FIELDS:
+        value = plan.get(name)
+        if isinstance(value, str) and not Path(value).is_absolute() and (old / value).exists():
+            plan[name] = os.path.relpath(old / value, new)
+    return dataclasses.replace(header, plan=plan)
+
+
 def _header_json(header: JournalHeader) -> dict[str, Json]:
     return {"journal": to_plain(header)}
 
 
-__all__ = ["SCHEMA_VERSION", "Journal", "JournalHeader", "Stamp", "side_path"]
+__all__ = ["PATH_FIELDS", "SCHEMA_VERSION", "Journal", "JournalHeader", "Stamp", "rebase_paths", "side_path"]

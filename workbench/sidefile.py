@@ -1,8 +1,10 @@
 """The journal's side file: captured tensors in one growing safetensors file, readable by any safetensors reader.
 
-Layout: 8 bytes header length, a header padded with spaces to a fixed size, then the data. A new tensor is
-appended first and the header is rewritten in place afterwards, so a process that is killed loses at most the
-tensor it was writing. Standard library only; dtypes are safetensors names ("F32", "F8_E4M3", ...), values are bytes.
+Layout: 8 bytes header length, a header padded with spaces to a fixed size, then the data. A new tensor's bytes are
+appended first; then its entry is written over the closing brace of the header, in one small write, so that a capture
+costs the same however many there are, and a process that is killed loses at most the tensor it was writing. A header
+whose last entry was cut is read up to that entry. Standard library only; dtypes are safetensors names ("F32",
+"F8_E4M3", ...), values are bytes.
 """
 
 from __future__ import annotations
@@ -13,10 +15,15 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from workbench.errors import JournalError
 
 _FIRST_HEADER_BYTES = 1 << 16
+_EMPTY_HEADER = b'{"__metadata__":{"format":"pt"}}'
+
+_Entry = tuple[str, tuple[int, ...], int, int]
+"""dtype, shape, first byte and one past the last byte, counted from the end of the header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +46,10 @@ class SideFile:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._index: dict[str, tuple[str, tuple[int, ...], int, int]] = {}
+        self._index: dict[str, _Entry] = {}
         self._memory: dict[str, bytes] = {}
         self._header_bytes = _FIRST_HEADER_BYTES
+        self._header_used = 0
         self._end = 0
         if path is not None and path.exists():
             self._load(path)
@@ -58,13 +66,16 @@ class SideFile:
         """
         if key in self._index:
             raise JournalError(f"capture {key!r} exists already in {self.path}; captures are never overwritten")
-        begin, end = self._end, self._end + len(data)
-        index = {**self._index, key: (dtype, tuple(shape), begin, end)}
+        entry = (dtype, tuple(shape), self._end, self._end + len(data))
         if self.path is None:
             self._memory[key] = data
         else:
-            self._write(self.path, index, begin, data)
-        self._index, self._end = index, end
+            self._write(self.path, key, entry, data)
+        self._index[key] = entry
+        self._end += len(data)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._index
 
     def read(self, key: str) -> StoredTensor:
         """Return the stored tensor.
@@ -88,22 +99,26 @@ class SideFile:
             )
         return StoredTensor(dtype=dtype, shape=shape, data=data)
 
-    def _write(
-        self, path: Path, index: dict[str, tuple[str, tuple[int, ...], int, int]], begin: int, data: bytes
-    ) -> None:
-        header = _header_text(index)
+    def _write(self, path: Path, key: str, entry: _Entry, data: bytes) -> None:
+        text = _entry_text(key, entry)
         if not path.exists():
-            while len(header) > self._header_bytes:
-                self._header_bytes *= 4
-            path.write_bytes(struct.pack("<Q", self._header_bytes) + _header_text({}).ljust(self._header_bytes))
-        elif len(header) > self._header_bytes:
-            self._grow(path, len(header))
+            self._begin(path, len(text))
+        elif self._header_used + len(text) + 2 > self._header_bytes:
+            self._grow(path, self._header_used + len(text) + 2)
         descriptor = os.open(path, os.O_WRONLY)
         try:
-            _write_all(descriptor, data, 8 + self._header_bytes + begin)
-            _write_all(descriptor, header.ljust(self._header_bytes), 8)
+            _write_all(descriptor, data, 8 + self._header_bytes + entry[2])
+            # The entry replaces the closing brace and brings its own; what follows are the padding spaces.
+            _write_all(descriptor, b"," + text + b"}", 8 + self._header_used - 1)
         finally:
             os.close(descriptor)
+        self._header_used += len(text) + 1
+
+    def _begin(self, path: Path, first_entry: int) -> None:
+        while len(_EMPTY_HEADER) + first_entry + 2 > self._header_bytes:
+            self._header_bytes *= 4
+        path.write_bytes(struct.pack("<Q", self._header_bytes) + _EMPTY_HEADER.ljust(self._header_bytes))
+        self._header_used = len(_EMPTY_HEADER)
 
     def _grow(self, path: Path, needed: int) -> None:
         old = self._header_bytes
@@ -111,7 +126,9 @@ class SideFile:
             self._header_bytes *= 4
         replacement = path.with_name(path.name + ".growing")
         with open(path, "rb") as source, open(replacement, "wb") as target:
-            target.write(struct.pack("<Q", self._header_bytes) + _header_text(self._index).ljust(self._header_bytes))
+            source.seek(8)
+            header = source.read(self._header_used)
+            target.write(struct.pack("<Q", self._header_bytes) + header.ljust(self._header_bytes))
             source.seek(8 + old)
             while block := source.read(1 << 22):
                 target.write(block)
@@ -127,23 +144,33 @@ class SideFile:
                 raise JournalError(
                     f"{path}: header says {self._header_bytes} bytes, the file has {os.path.getsize(path)}"
                 )
-            text = file.read(self._header_bytes)
-        try:
-            header = json.loads(text)
-        except ValueError as error:
+            text = file.read(self._header_bytes).rstrip(b" ")
+        for key, entry in _parse_header(text, path).items():
+            begin, end = entry["data_offsets"]
+            self._index[key] = (entry["dtype"], tuple(entry["shape"]), begin, end)
+            self._end = max(self._end, end)
+        self._header_used = len(text)
+
+
+def _entry_text(key: str, entry: _Entry) -> bytes:
+    dtype, shape, begin, end = entry
+    body = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    return f"{json.dumps(key)}:{json.dumps(body, separators=(',', ':'))}".encode()
+
+
+def _parse_header(text: bytes, path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        header = json.loads(text)
+    except ValueError as error:
+        # A kill inside the one write that adds an entry leaves everything before that entry whole.
+        cut = text.rfind(b"},")
+        if cut < 0:
             raise JournalError(f"{path}: the header is not JSON ({error})") from error
-        for key, entry in header.items():
-            if key != "__metadata__":
-                begin, end = entry["data_offsets"]
-                self._index[key] = (entry["dtype"], tuple(entry["shape"]), begin, end)
-                self._end = max(self._end, end)
-
-
-def _header_text(index: dict[str, tuple[str, tuple[int, ...], int, int]]) -> bytes:
-    body: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    for key, (dtype, shape, begin, end) in index.items():
-        body[key] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
-    return json.dumps(body, separators=(",", ":")).encode()
+        try:
+            header = json.loads(text[: cut + 1] + b"}")
+        except ValueError:
+            raise JournalError(f"{path}: the header is not JSON ({error})") from error
+    return {key: entry for key, entry in header.items() if key != "__metadata__"}
 
 
 def _write_all(descriptor: int, data: bytes, offset: int) -> None:

@@ -4,6 +4,7 @@ Adding a record costs a class in one of these files and a line in `KINDS`.
 """
 
 from collections.abc import Mapping
+from typing import cast
 
 from workbench.records.base import Json, Record, Stamp, UnknownRecord, from_plain, to_plain
 from workbench.records.compiling import BisectionResult, CompileTrial, FailureSignature
@@ -49,7 +50,9 @@ def record_from_json(line: Mapping[str, object], *, where: str = "") -> Record:
     body = {name: value for name, value in line.items() if name != "kind"}
     if kind not in KINDS:
         stamp = body.get("stamp")
-        known = from_plain(Stamp, stamp, where=where) if isinstance(stamp, Mapping) else Stamp()
+        known = Stamp()
+        if isinstance(stamp, Mapping):
+            known = from_plain(Stamp, cast("Mapping[str, object]", stamp), where=where)
         return UnknownRecord(stamp=known, unknown_kind=kind, body=body)
     return from_plain(KINDS[kind], body, where=where)
 

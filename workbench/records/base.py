@@ -75,6 +75,11 @@ class UnknownRecord(Record):
         """Return the line as it was read."""
         return typing.cast("dict[str, Json]", {"kind": self.unknown_kind, **self.body})
 
+    def finding(self) -> dict[str, Json]:
+        """Return the line without its stamp, since which fields may differ is not known."""
+        body = {name: value for name, value in self.to_json().items() if name != "stamp"}
+        return {**body, "module": self.stamp.module, "phase": self.stamp.phase}
+
 
 def _plain(value: object) -> dict[str, Json]:
     return typing.cast("dict[str, Json]", to_plain(value))
@@ -146,6 +151,8 @@ def _read(hint: object, value: object, where: str) -> object:
         items = typing.cast("list[object]", value)
         args = typing.get_args(hint)
         item_hints = [args[0]] * len(items) if len(args) == 2 and args[1] is Ellipsis else list(args)
+        if len(item_hints) != len(items):
+            raise JournalError(f"{where}: expected {len(item_hints)} items, found {value!r}")
         return tuple(_read(one, item, where) for one, item in zip(item_hints, items, strict=True))
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         if not isinstance(value, Mapping):
