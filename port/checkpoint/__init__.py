@@ -1,0 +1,32 @@
+"""Checkpoints in the released layout: opened from headers, audited, read in slices, planned per rank, loaded, written.
+
+    checkpoint = open_checkpoint("fixtures/tiny_v41")
+    checkpoint.inventory()                               # bytes by family and dtype; nothing read
+    checkpoint.read_slice("embed.weight", [slice(0, 4)])
+    checkpoint.read_quantized("layers.0.attn.wkv.weight").dequantize()
+"""
+
+from port.checkpoint.codecs import QuantizedTensor, encode_fp4, encode_fp8
+from port.checkpoint.entries import TensorEntry
+from port.checkpoint.index import Checkpoint, CheckpointRef, open_checkpoint
+from port.checkpoint.inspection import CheckpointReport, inspect_checkpoint
+from port.checkpoint.inventory import Inventory, InventoryRow
+from port.checkpoint.problems import Problem
+from port.checkpoint.reader import CheckpointReader, ReadStats
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointReader",
+    "CheckpointRef",
+    "CheckpointReport",
+    "Inventory",
+    "InventoryRow",
+    "Problem",
+    "QuantizedTensor",
+    "ReadStats",
+    "TensorEntry",
+    "encode_fp4",
+    "encode_fp8",
+    "inspect_checkpoint",
+    "open_checkpoint",
+]
