@@ -1,0 +1,255 @@
+"""The text model, as a program of steps: embedding, then engram, attention and feed-forward per layer, then the head.
+
+    model = Transformer(config, profile=NumericProfile.named("fp32"))
+    model.load(checkpoint)
+    state = model.begin(batch)
+    for step in model.steps():
+        state = model.run_step(step, state, batch, cache)
+    state.logits
+
+`forward` is that loop. Nothing else holds control flow, so stepping, comparing and timing all see the same run. Modules
+carry the checkpoint's names: `state_dict()` has the keys of the checkpoint's index, with the stored dtypes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from port.checkpoint.index import Checkpoint
+from port.config import ModelConfig
+from port.errors import CheckpointError
+from port.kernels.hyper_connections import collapse_streams
+from port.model.block import Block
+from port.model.feed_forward import MoeWalk
+from port.model.forward_state import ForwardState
+from port.model.precision import Precision
+from port.model.rotary import RotationTable, rotation_tables
+from port.model.taps import Tap, identity_tap
+from port.model.weights import Embedding, Linear, RMSNorm, WeightForm
+from port.numerics import NumericProfile
+from port.runtime.cache_engine import CacheEngine
+from port.runtime.engram_hash import prime_table
+from port.runtime.input_metadata import InputMetadata
+from port.schedule import LayerSchedule, RopeKind
+
+StepKind = Literal["embed", "engram", "attention", "ffn", "head"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One place the forward pass can stop.
+
+    Attributes:
+        index: position in the program.
+        module: name of the step, as in "embed", "layers.3.attn", "head".
+        kind: what it does.
+        layer: layer number, None for embed and head.
+    """
+
+    index: int
+    module: str
+    kind: StepKind
+    layer: int | None
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Prefixes of the state-dict keys this step needs."""
+        if self.kind == "embed":
+            return ("embed.",)
+        if self.kind == "head":
+            return ("norm.", "head.")
+        if self.kind == "engram":
+            return (f"layers.{self.layer}.engram.",)
+        part = "attn" if self.kind == "attention" else "ffn"
+        return tuple(f"layers.{self.layer}.{name}" for name in (f"{part}.", f"{part}_norm.", f"hc_{part}_"))
+
+
+class Transformer(nn.Module):
+    """DeepSeek-V4.1 text model.
+
+    Args:
+        config: of the checkpoint.
+        profile: where results are rounded.
+        device: where weights go when they are loaded; until then they are on `meta`.
+        moe: walk only the experts hit (reads ids on the host), or all with fixed shapes; the bits are the same.
+        weights: keep a dense copy of each quantised weight, made at load, or dequantise at every use, in pieces; the
+            bits are the same.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        profile: NumericProfile,
+        device: torch.device | str = "cpu",
+        moe: MoeWalk = "hit",
+        weights: WeightForm = "dequantized",
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.schedule = LayerSchedule.from_config(config)
+        self.precision = Precision(profile, fp4_compressed_kv=config.use_fp4_sparse_kv)
+        self.device = torch.device(device)
+        self.weight_form: WeightForm = weights
+        rows = _engram_rows(config)
+        self.embed = Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(
+            Block(config, role, self.precision, moe, rows.get(role.layer)) for role in self.schedule.roles
+        )
+        self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.head = Linear(config.vocab_size, config.hidden_size, stored="bf16")
+        self._rotations: dict[RopeKind, RotationTable] | None = None
+        self._rotation_rows = 0
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return the program of a forward pass."""
+        program: list[tuple[str, StepKind, int | None]] = [("embed", "embed", None)]
+        for role in self.schedule.roles:
+            if role.has_engram:
+                program.append((f"layers.{role.layer}.engram", "engram", role.layer))
+            program.append((f"layers.{role.layer}.attn", "attention", role.layer))
+            program.append((f"layers.{role.layer}.ffn", "ffn", role.layer))
+        program.append(("head", "head", None))
+        return tuple(
+            Step(index=index, module=module, kind=kind, layer=layer)
+            for index, (module, kind, layer) in enumerate(program)
+        )
+
+    def begin(self, batch: InputMetadata) -> ForwardState:
+        """Return the state before the first step."""
+        self._rotation_tables(batch.max_position + 1)
+        return ForwardState()
+
+    def run_step(
+        self,
+        step: Step,
+        state: ForwardState,
+        batch: InputMetadata,
+        cache: CacheEngine,
+        tap: Tap = identity_tap,
+    ) -> ForwardState:
+        """Return the state after one step; an attention step stores its rows in `cache`.
+
+        Args:
+            step: one of `steps()`; its weights must be loaded.
+            state: of the step before.
+            batch: on the model's device.
+            cache: the rows of earlier tokens.
+            tap: called at every named intermediate.
+        """
+        if step.kind == "embed":
+            return self._embed(batch, tap)
+        if step.kind == "head":
+            return self._head(state, batch, tap)
+        assert step.layer is not None, "every other kind of step belongs to a layer"
+        block = self.layers[step.layer]
+        assert isinstance(block, Block), "layers are blocks"
+        if step.kind == "engram":
+            return block.run_engram(state, batch, tap)
+        if step.kind == "ffn":
+            return block.run_ffn(state, tap)
+        rotations = self._rotation_tables(batch.max_position + 1)[block.role.rope]
+        return block.run_attention(state, batch, cache.kv_caches[step.layer], rotations, tap)
+
+    def forward(self, batch: InputMetadata, cache: CacheEngine, tap: Tap = identity_tap) -> Tensor:
+        """Return the logits of the wanted rows, float32; the whole program in order."""
+        state = self.begin(batch)
+        for step in self.steps():
+            state = self.run_step(step, state, batch, cache, tap)
+        assert state.logits is not None, "the last step makes logits"
+        return state.logits
+
+    def load(self, checkpoint: Checkpoint, modules: Iterable[str] | None = None) -> int:
+        """Fill weights from a checkpoint and return the bytes read.
+
+        Args:
+            checkpoint: opened; only the named modules' tensors are read.
+            modules: prefixes of state-dict keys (see `Step.weights`); everything when None.
+
+        Raises:
+            CheckpointError: a tensor is missing, or of another shape or dtype; nothing was changed.
+        """
+        wanted = self._keys(modules)
+        loaded = {name: _checked(checkpoint, name, parameter) for name, parameter in wanted.items()}
+        for name, tensor in loaded.items():
+            self._set(name, nn.Parameter(tensor.to(self.device), requires_grad=False))
+        if self.weight_form == "dequantized":
+            for linear_module in self._linears(modules):
+                linear_module.make_dense(self.precision.operands)
+        return sum(tensor.numel() * tensor.element_size() for tensor in loaded.values())
+
+    def unload(self, modules: Iterable[str] | None = None) -> None:
+        """Give the memory of weights back; they are on `meta` again."""
+        for name, parameter in self._keys(modules).items():
+            meta = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+            self._set(name, nn.Parameter(meta, requires_grad=False))
+        for linear_module in self._linears(modules):
+            linear_module.drop_dense()
+
+    def _embed(self, batch: InputMetadata, tap: Tap) -> ForwardState:
+        streams = self.config.hc_mult
+        rows = self.embed(batch.input_ids).to(self.precision.activation)
+        stream = rows.unsqueeze(1).expand(-1, streams, -1).contiguous()
+        pre = torch.zeros(rows.shape[0], streams, dtype=torch.float32, device=rows.device)
+        pre[:, 0] = 1.0
+        return ForwardState(stream=tap("embed.out", stream), pre=pre)
+
+    def _head(self, state: ForwardState, batch: InputMetadata, tap: Tap) -> ForwardState:
+        assert state.stream is not None, "the embedding step comes first"
+        assert state.pre is not None, "every step hands on its collapse weights"
+        hidden = tap("norm.out", self.norm(collapse_streams(state.stream, state.pre)))
+        if batch.selected_token_indices is not None:
+            hidden = hidden.index_select(0, batch.selected_token_indices)
+        logits = self.head(hidden, operands=self.precision.head_operands, out_dtype=torch.float32)
+        return state.replace(logits=tap("logits", logits))
+
+    def _rotation_tables(self, positions: int) -> dict[RopeKind, RotationTable]:
+        """Return tables of at least so many positions, made on the host once and grown in powers of two."""
+        if self._rotations is None or positions > self._rotation_rows:
+            rows = max(256, 1 << (positions - 1).bit_length())
+            self._rotation_rows = min(rows, max(positions, self.config.max_position_embeddings))
+            self._rotations = rotation_tables(self.config, self._rotation_rows, self.device)
+        return self._rotations
+
+    def _keys(self, modules: Iterable[str] | None) -> dict[str, Tensor]:
+        state = self.state_dict(keep_vars=True)
+        if modules is None:
+            return state
+        prefixes = tuple(modules)
+        found = {name: tensor for name, tensor in state.items() if name.startswith(prefixes)}
+        if not found:
+            raise ValueError(f"expected prefixes of state-dict keys such as 'layers.3.attn.'; found {prefixes!r}.")
+        return found
+
+    def _linears(self, modules: Iterable[str] | None) -> list[Linear]:
+        prefixes = None if modules is None else tuple(modules)
+        return [
+            module
+            for name, module in self.named_modules()
+            if isinstance(module, Linear) and (prefixes is None or f"{name}.weight".startswith(prefixes))
+        ]
+
+    def _set(self, name: str, parameter: nn.Parameter) -> None:
+        owner, _, leaf = name.rpartition(".")
+        setattr(self.get_submodule(owner), leaf, parameter)
+
+
+def _engram_rows(config: ModelConfig) -> dict[int, int]:
+    """Return the table rows of each Engram layer."""
+    if not config.engram_layer_ids:
+        return {}
+    totals = prime_table(config).sum(axis=(1, 2))
+    return {layer: int(rows) for layer, rows in zip(config.engram_layer_ids, totals, strict=True)}
+
+
+def _checked(checkpoint: Checkpoint, name: str, parameter: Tensor) -> Tensor:
+    tensor = checkpoint.read(name)
+    if tensor.shape != parameter.shape or tensor.dtype != parameter.dtype:
+        raise CheckpointError(
+            f"{name}: expected {parameter.dtype}{list(parameter.shape)}, found {tensor.dtype}{list(tensor.shape)}. "
+            "Check that config.json belongs to this checkpoint."
+        )
+    return tensor
