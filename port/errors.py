@@ -1,7 +1,7 @@
 """The error tree of the port: one base class, one class per kind of user-visible failure.
 
-Messages follow one form: what was expected; what came; where; what to do. Every class is also a `ValueError`, so code that
-only knows the standard library still catches the right thing.
+Messages follow one form: what was expected; what came; where; what to do. Every class is also a `ValueError`, so code
+that only knows the standard library still catches the right thing.
 """
 
 

@@ -120,7 +120,7 @@ class Transformer(nn.Module):
 
     def begin(self, batch: InputMetadata) -> ForwardState:
         """Return the state before the first step."""
-        self._rotation_tables(batch.max_position + 1)
+        self.rotations(batch)
         return ForwardState()
 
     def run_step(
@@ -151,7 +151,7 @@ class Transformer(nn.Module):
             return block.run_engram(state, batch, tap)
         if step.kind == "ffn":
             return block.run_ffn(state, tap)
-        rotations = self._rotation_tables(batch.max_position + 1)[block.role.rope]
+        rotations = self.rotations(batch)[block.role.rope]
         return block.run_attention(state, batch, cache.kv_caches[step.layer], rotations, tap)
 
     def forward(self, batch: InputMetadata, cache: CacheEngine, tap: Tap = identity_tap) -> Tensor:
@@ -206,8 +206,9 @@ class Transformer(nn.Module):
         logits = self.head(hidden, operands=self.precision.head_operands, out_dtype=torch.float32)
         return state.replace(logits=tap("logits", logits))
 
-    def _rotation_tables(self, positions: int) -> dict[RopeKind, RotationTable]:
-        """Return tables of at least so many positions, made on the host once and grown in powers of two."""
+    def rotations(self, batch: InputMetadata) -> dict[RopeKind, RotationTable]:
+        """Return tables that reach the batch's largest position, made on the host and grown in powers of two."""
+        positions = batch.max_position + 1
         if self._rotations is None or positions > self._rotation_rows:
             rows = max(256, 1 << (positions - 1).bit_length())
             self._rotation_rows = min(rows, max(positions, self.config.max_position_embeddings))
