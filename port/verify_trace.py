@@ -85,5 +85,5 @@ def _forced_errors(
             given["attn_in"], state, batch, cache.kv_caches[layer], rotations[block.role.rope], identity_tap
         )
         note("attn", layer, trace[f"L{layer}.attn_out"], output)
-        note("ffn", layer, trace[f"L{layer}.ffn_out"], block.ffn(given["ffn_in"], identity_tap))
+        note("ffn", layer, trace[f"L{layer}.ffn_out"], block.ffn(given["ffn_in"], batch.valid_token_mask, identity_tap))
     return {part: (torch.cat(rows), owners[part]) for part, rows in found.items()}

@@ -12,8 +12,6 @@ carry the checkpoint's names: `state_dict()` has the keys of the checkpoint's in
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,48 +21,17 @@ from port.config import ModelConfig
 from port.errors import CheckpointError
 from port.kernels.hyper_connections import collapse_streams
 from port.model.block import Block
-from port.model.feed_forward import MoeWalk
+from port.model.experts import ExpertLoop
 from port.model.forward_state import ForwardState
 from port.model.precision import Precision
 from port.model.rotary import RotationTable, rotation_tables
+from port.model.steps import Step, step_program
 from port.model.taps import Tap, identity_tap
 from port.model.weights import Embedding, Linear, RMSNorm, WeightForm
 from port.numerics import NumericProfile
 from port.runtime.cache_engine import CacheEngine
-from port.runtime.engram_hash import prime_table
 from port.runtime.input_metadata import InputMetadata
 from port.schedule import LayerSchedule, RopeKind
-
-StepKind = Literal["embed", "engram", "attention", "ffn", "head"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One place the forward pass can stop.
-
-    Attributes:
-        index: position in the program.
-        module: name of the step, as in "embed", "layers.3.attn", "head".
-        kind: what it does.
-        layer: layer number, None for embed and head.
-    """
-
-    index: int
-    module: str
-    kind: StepKind
-    layer: int | None
-
-    @property
-    def weights(self) -> tuple[str, ...]:
-        """Prefixes of the state-dict keys this step needs."""
-        if self.kind == "embed":
-            return ("embed.",)
-        if self.kind == "head":
-            return ("norm.", "head.")
-        if self.kind == "engram":
-            return (f"layers.{self.layer}.engram.",)
-        part = "attn" if self.kind == "attention" else "ffn"
-        return tuple(f"layers.{self.layer}.{name}" for name in (f"{part}.", f"{part}_norm.", f"hc_{part}_"))
 
 
 class Transformer(nn.Module):
@@ -85,7 +52,7 @@ class Transformer(nn.Module):
         *,
         profile: NumericProfile,
         device: torch.device | str = "cpu",
-        moe: MoeWalk = "hit",
+        moe: ExpertLoop = "hit",
         weights: WeightForm = "dequantized",
     ) -> None:
         super().__init__()
@@ -94,11 +61,8 @@ class Transformer(nn.Module):
         self.precision = Precision(profile, fp4_compressed_kv=config.use_fp4_sparse_kv)
         self.device = torch.device(device)
         self.weight_form: WeightForm = weights
-        rows = _engram_rows(config)
         self.embed = Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(
-            Block(config, role, self.precision, moe, rows.get(role.layer)) for role in self.schedule.roles
-        )
+        self.layers = nn.ModuleList(Block(config, role, self.precision, moe) for role in self.schedule.roles)
         self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.head = Linear(config.vocab_size, config.hidden_size, stored="bf16")
         self._rotations: dict[RopeKind, RotationTable] | None = None
@@ -106,17 +70,7 @@ class Transformer(nn.Module):
 
     def steps(self) -> tuple[Step, ...]:
         """Return the program of a forward pass."""
-        program: list[tuple[str, StepKind, int | None]] = [("embed", "embed", None)]
-        for role in self.schedule.roles:
-            if role.has_engram:
-                program.append((f"layers.{role.layer}.engram", "engram", role.layer))
-            program.append((f"layers.{role.layer}.attn", "attention", role.layer))
-            program.append((f"layers.{role.layer}.ffn", "ffn", role.layer))
-        program.append(("head", "head", None))
-        return tuple(
-            Step(index=index, module=module, kind=kind, layer=layer)
-            for index, (module, kind, layer) in enumerate(program)
-        )
+        return step_program(self.schedule)
 
     def begin(self, batch: InputMetadata) -> ForwardState:
         """Return the state before the first step."""
@@ -148,11 +102,11 @@ class Transformer(nn.Module):
         block = self.layers[step.layer]
         assert isinstance(block, Block), "layers are blocks"
         if step.kind == "engram":
-            return block.run_engram(state, batch, tap)
+            return block.engram_step(state, batch, tap)
         if step.kind == "ffn":
-            return block.run_ffn(state, tap)
+            return block.ffn_step(state, batch, tap)
         rotations = self.rotations(batch)[block.role.rope]
-        return block.run_attention(state, batch, cache.kv_caches[step.layer], rotations, tap)
+        return block.attention_step(state, batch, cache.kv_caches[step.layer], rotations, tap)
 
     def forward(self, batch: InputMetadata, cache: CacheEngine, tap: Tap = identity_tap) -> Tensor:
         """Return the logits of the wanted rows, float32; the whole program in order."""
@@ -167,7 +121,7 @@ class Transformer(nn.Module):
 
         Args:
             checkpoint: opened; only the named modules' tensors are read.
-            modules: prefixes of state-dict keys (see `Step.weights`); everything when None.
+            modules: names of modules or tensors (see `Step.weights`); everything when None.
 
         Raises:
             CheckpointError: a tensor is missing, or of another shape or dtype; nothing was changed.
@@ -219,18 +173,18 @@ class Transformer(nn.Module):
         state = self.state_dict(keep_vars=True)
         if modules is None:
             return state
-        prefixes = tuple(modules)
-        found = {name: tensor for name, tensor in state.items() if name.startswith(prefixes)}
+        wanted = tuple(modules)
+        found = {name: tensor for name, tensor in state.items() if _belongs(name, wanted)}
         if not found:
-            raise ValueError(f"expected prefixes of state-dict keys such as 'layers.3.attn.'; found {prefixes!r}.")
+            raise ValueError(f"expected modules or tensors such as 'layers.3.attn'; found {wanted!r}.")
         return found
 
     def _linears(self, modules: Iterable[str] | None) -> list[Linear]:
-        prefixes = None if modules is None else tuple(modules)
+        wanted = None if modules is None else tuple(modules)
         return [
             module
             for name, module in self.named_modules()
-            if isinstance(module, Linear) and (prefixes is None or f"{name}.weight".startswith(prefixes))
+            if isinstance(module, Linear) and (wanted is None or _belongs(f"{name}.weight", wanted))
         ]
 
     def _set(self, name: str, parameter: nn.Parameter) -> None:
@@ -238,12 +192,8 @@ class Transformer(nn.Module):
         setattr(self.get_submodule(owner), leaf, parameter)
 
 
-def _engram_rows(config: ModelConfig) -> dict[int, int]:
-    """Return the table rows of each Engram layer."""
-    if not config.engram_layer_ids:
-        return {}
-    totals = prime_table(config).sum(axis=(1, 2))
-    return {layer: int(rows) for layer, rows in zip(config.engram_layer_ids, totals, strict=True)}
+def _belongs(name: str, modules: tuple[str, ...]) -> bool:
+    return any(name == module or name.startswith(module + ".") for module in modules)
 
 
 def _checked(checkpoint: Checkpoint, name: str, parameter: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 
 from port.checkpoint.index import Checkpoint, open_checkpoint
 from port.config import ModelConfig
-from port.model.feed_forward import MoeWalk
+from port.model.experts import ExpertLoop
 from port.model.transformer import Transformer
 from port.model.weights import WeightForm
 from port.numerics import NumericProfile
@@ -52,7 +52,7 @@ def open_text_model(
     *,
     profile: str | NumericProfile = "fp32",
     device: torch.device | str = "cpu",
-    moe: MoeWalk = "hit",
+    moe: ExpertLoop = "hit",
     weights: WeightForm = "dequantized",
     load: bool = True,
 ) -> TextModel:

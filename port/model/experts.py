@@ -1,0 +1,147 @@
+"""The feed-forward part of a layer: a gate, routed experts, and one expert that every token shares."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from port.config import ModelConfig
+from port.kernels.linear import linear
+from port.kernels.routing import route
+from port.kernels.swiglu import clamped_swiglu
+from port.model.precision import Precision
+from port.model.taps import Tap
+from port.model.weights import Linear, meta_parameter
+
+ExpertLoop = Literal["hit", "all"]
+
+
+class Gate(nn.Module):
+    """Scores experts. `bias_vl` is for image tokens, which the text model does not have; it is loaded and not used."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.weight = meta_parameter(config.n_routed_experts, config.hidden_size, dtype=torch.bfloat16)
+        self.bias = meta_parameter(config.n_routed_experts, dtype=torch.float32)
+        self.bias_vl = meta_parameter(config.n_routed_experts, dtype=torch.float32)
+
+    def forward(self, y: Tensor) -> Tensor:
+        """Return logits, float32 (T, experts)."""
+        return linear(y, self.weight, operands=torch.float32, out_dtype=torch.float32)
+
+
+class Expert(nn.Module):
+    """One gated feed-forward network; `w1` is the gate half, `w3` the other."""
+
+    def __init__(self, config: ModelConfig, width: int, stored: Literal["fp8", "fp4"], precision: Precision) -> None:
+        super().__init__()
+        self.w1 = Linear(width, config.hidden_size, stored=stored)
+        self.w2 = Linear(config.hidden_size, width, stored=stored)
+        self.w3 = Linear(width, config.hidden_size, stored=stored)
+        self.limit = config.swiglu_limit
+        self.precision = precision
+
+    def forward(self, y: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return (T, D) in the activation dtype.
+
+        Args:
+            y: (T, D), quantised as a linear's input.
+            weight: float32 (T, 1), routing weight, applied before `w2`; None for the shared expert.
+        """
+        operands, activation = self.precision.operands, self.precision.activation
+        gate = self.w1(y, operands=operands, out_dtype=activation)
+        up = self.w3(y, operands=operands, out_dtype=activation)
+        product = self.precision.ffn_product(clamped_swiglu(gate, up, weight, limit=self.limit))
+        return self.w2(self.precision.linear_input(product), operands=operands, out_dtype=activation)
+
+
+class MoE(nn.Module):
+    """Routed experts plus the shared one.
+
+    Args:
+        config: widths and counts.
+        layer: index of the layer, for tap names.
+        precision: roundings.
+        loop: "hit" runs experts that were chosen, on the rows that chose them, after one read of the ids to the host;
+            "all" runs every expert on every row, with static shapes and no read. Results have the same bits.
+    """
+
+    def __init__(self, config: ModelConfig, layer: int, precision: Precision, loop: ExpertLoop) -> None:
+        super().__init__()
+        width = config.moe_intermediate_size
+        self.gate = Gate(config)
+        self.experts = nn.ModuleList(Expert(config, width, "fp4", precision) for _ in range(config.n_routed_experts))
+        self.shared_experts = Expert(config, width * config.n_shared_experts, "fp8", precision)
+        self.config = config
+        self.precision = precision
+        self.loop = loop
+        self._prefix = f"layers.{layer}.ffn"
+
+    def forward(self, y: Tensor, valid: Tensor | None, tap: Tap) -> Tensor:
+        """Return the sum of the shared and the chosen experts, (T, D) in the activation dtype.
+
+        Args:
+            y: (T, D), normalised input.
+            valid: bool (T,), false on padding rows, which choose no expert; None when every row is real.
+            tap: see `port/model/taps.py`.
+        """
+        config, prefix = self.config, self._prefix
+        logits = tap(f"{prefix}.router_logits", self.gate(y))
+        ids, weights = route(
+            logits, self.gate.bias, topk=config.num_experts_per_tok, scaling=config.routed_scaling_factor
+        )
+        if valid is not None:
+            ids = torch.where(valid.unsqueeze(-1), ids, -1)
+            weights = torch.where(valid.unsqueeze(-1), weights, 0.0)
+        ids = tap(f"{prefix}.router_ids", ids)
+        weights = tap(f"{prefix}.router_weights", weights)
+        y_in = self.precision.linear_input(y)
+        shared = self.shared_experts(y_in).to(torch.float32)
+        if self.precision.profile.moe_sum == "expert_order":
+            routed = torch.zeros(y.shape, dtype=torch.float32, device=y.device)
+            total = self._add_routed(routed, y_in, ids, weights) + shared
+        else:
+            slots = torch.zeros(y.shape[0], ids.shape[1], y.shape[1], dtype=torch.float32, device=y.device)
+            total = shared
+            for output in self._fill_slots(slots, y_in, ids, weights).unbind(dim=1):
+                total = total + output
+        return tap(f"{prefix}.out", total.to(self.precision.activation))
+
+    def _add_routed(self, total: Tensor, y: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        """Return the sum of expert outputs in order of expert id, float32 (T, D)."""
+        if self.loop == "all":
+            for expert, module in enumerate(self.experts):
+                weight = torch.where(ids == expert, weights, 0.0).sum(dim=-1, keepdim=True)
+                total = total + module(y, weight).to(torch.float32)
+            return total
+        for expert, rows, slots in _rows_by_expert(ids):
+            output = self.experts[expert](y[rows], weights[rows, slots].unsqueeze(-1))
+            total.index_add_(0, rows, output.to(torch.float32))
+        return total
+
+    def _fill_slots(self, outputs: Tensor, y: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        """Return expert outputs by the slot in which the row chose them, float32 (T, K, D)."""
+        if self.loop == "all":
+            for expert, module in enumerate(self.experts):
+                chosen = ids == expert
+                weight = torch.where(chosen, weights, 0.0).sum(dim=-1, keepdim=True)
+                output = module(y, weight).to(torch.float32)
+                outputs = torch.where(chosen.unsqueeze(-1), output.unsqueeze(1), outputs)
+            return outputs
+        for expert, rows, slots in _rows_by_expert(ids):
+            output = self.experts[expert](y[rows], weights[rows, slots].unsqueeze(-1))
+            outputs[rows, slots] = output.to(torch.float32)
+        return outputs
+
+
+def _rows_by_expert(ids: Tensor) -> list[tuple[int, Tensor, Tensor]]:
+    """Return, for each expert that was chosen, the rows that chose it and in which slots; one host read."""
+    flat = ids.cpu().flatten()
+    order = torch.argsort(flat, stable=True)
+    experts, counts = torch.unique_consecutive(flat[order], return_counts=True)
+    found = []
+    for expert, chosen in zip(experts.tolist(), order.split(counts.tolist()), strict=True):
+        if expert >= 0:
+            rows = torch.div(chosen, ids.shape[1], rounding_mode="floor")
+            found.append((expert, rows.to(ids.device), (chosen % ids.shape[1]).to(ids.device)))
+    return found
