@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import linecache
-import os
-import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 
 import torch
 import torch._dynamo
@@ -23,9 +21,20 @@ from workbench.probes.break_classes import INTENTIONAL, reason_class
 from workbench.probes.break_log import BreakEvent, BreakFrame, BreakLog
 from workbench.probes.break_registry import find_entry
 from workbench.probes.graph_capture import GraphCapture
+from workbench.probes.look_past import LookPast
 from workbench.probes.observed_call import ObservedCall, copy_call, quiet_process
+from workbench.probes.user_code import is_library, shown_path
 from workbench.records.base import Record, Stamp
 from workbench.records.graphs import CapturedGraph, GraphBreak, GraphSummary, Recompile, SourceFrame
+
+MOST_PASSES = 16
+"""Runs after the plain one; each must have learned a new place, so this only bounds a very broken program."""
+
+PIECE_RECOMPILES = 64
+"""A piece of a loop meets every layer the loop goes through; the default of 8 would end its examination early."""
+
+_OF_PIECES = frozenset({"reconstruction", "recompile_limit"})
+"""Classes that cutting a function can cause by itself: a value handed between pieces, a piece compiled many times."""
 
 Sink = Callable[[Record], object]
 Progress = Callable[[str], None]
@@ -83,18 +92,28 @@ def find_graph_breaks(
     Raises:
         TargetCrash: the target itself raises, without Dynamo too.
     """
-    call = copy_call(target, args, kwargs or {}, module=module)
+    copies = partial(copy_call, target, args, kwargs or {}, module=module)
     more = [copy_call(target, one, kwargs or {}, module=module).args for one in more_args]
-    seen = _observe(call, more, backend=backend, grad=grad)
+    seen = _observe(copies(), more, backend=backend, grad=grad)
     breaks = merge_events(seen.events)
+    search = LookPast()
+    skips = any(event.skipped or event.rest_skipped for event in seen.events)
+    events, found = seen.events, 0
+    while look_past and search.learn(events) and found < MOST_PASSES:
+        found += 1
+        if progress is not None:
+            progress(f"graph breaks: {len(breaks)} so far; looking past them, pass {found}")
+        with search.installed(), torch._dynamo.config.patch(recompile_limit=PIECE_RECOMPILES):
+            events = _observe(copies(), (), backend=backend, grad=grad, echo=False).events
+        breaks.extend(_new_sites(breaks, events, search, pass_index=found))
     summary = GraphSummary(
         backend=backend,
         graph_count=len(seen.graphs),
         break_sites=len(breaks),
         recompile_count=len(seen.recompiles),
         skipped_frames=len({event.code for event in seen.events if event.skipped}),
-        warnings=seen.warnings,
-        complete=not any(event.skipped or event.rest_skipped for event in seen.events),
+        warnings=(*seen.warnings, *(f"not looked past: {one}" for one in search.obstacles)),
+        complete=not search.obstacles if look_past else not skips,
     )
     findings = GraphFindings(
         graphs=tuple(seen.graphs), breaks=tuple(breaks), recompiles=tuple(seen.recompiles), summary=summary
@@ -152,7 +171,7 @@ def _observe(
                 compiled(*args, **call.kwargs)
         except Exception as error:
             raise TargetCrash(f"the observed call raised {type(error).__name__}: {error}") from error
-    dynamo = [str(item.message) for item in caught if _is_library(item.filename) or "Dynamo" in str(item.message)]
+    dynamo = [str(item.message) for item in caught if is_library(item.filename) or "Dynamo" in str(item.message)]
     return _Seen(
         events=log.events,
         graphs=capture.graphs(),
@@ -176,6 +195,19 @@ def merge_events(events: Iterable[BreakEvent], *, pass_index: int = 0) -> list[G
     return [_site(group, pass_index) for group in groups.values()]
 
 
+def _new_sites(
+    known: Sequence[GraphBreak], events: Iterable[BreakEvent], search: LookPast, *, pass_index: int
+) -> list[GraphBreak]:
+    places = {(one.file, one.line) for one in known}
+    fresh: list[GraphBreak] = []
+    for one in merge_events(events, pass_index=pass_index):
+        if (one.file, one.line) in places or one.reason_class in _OF_PIECES:
+            continue
+        block, loop = search.in_block(one.frames[0].file, one.line)
+        fresh.append(replace(one, frame_skipped=one.frame_skipped or block, in_loop=one.in_loop or loop))
+    return fresh
+
+
 def _site(group: Sequence[BreakEvent], pass_index: int) -> GraphBreak:
     deepest = max(group, key=lambda event: len(event.frames))
     frames = user_frames(deepest.frames)
@@ -183,7 +215,7 @@ def _site(group: Sequence[BreakEvent], pass_index: int) -> GraphBreak:
     kind = reason_class(deepest.reason)
     leaf = frames[0]
     return GraphBreak(
-        file=_shown_path(leaf.file),
+        file=shown_path(leaf.file),
         line=leaf.line,
         function=leaf.function,
         text=_source_line(leaf),
@@ -193,7 +225,7 @@ def _site(group: Sequence[BreakEvent], pass_index: int) -> GraphBreak:
         explanation=deepest.explanation or (entry.explanation if entry else ""),
         hints=deepest.hints or (entry.hints if entry else ()),
         frames=tuple(
-            SourceFrame(file=_shown_path(one.file), line=one.line, function=one.function, text=_source_line(one))
+            SourceFrame(file=shown_path(one.file), line=one.line, function=one.function, text=_source_line(one))
             for one in frames
         ),
         modules=(),
@@ -208,27 +240,9 @@ def _site(group: Sequence[BreakEvent], pass_index: int) -> GraphBreak:
 def user_frames(frames: Sequence[BreakFrame]) -> list[BreakFrame]:
     """Return the frames leaf first, without those of torch and of the standard library below the user's last line."""
     ordered = list(reversed(frames))
-    first = next((index for index, one in enumerate(ordered) if not _is_library(one.file)), 0)
+    first = next((index for index, one in enumerate(ordered) if not is_library(one.file)), 0)
     return ordered[first:]
-
-
-_TORCH = str(Path(torch.__file__).parent) + os.sep
-_STDLIB = sysconfig.get_path("stdlib") + os.sep
-
-
-def _is_library(file: str) -> bool:
-    if file.startswith((_TORCH, "<")):
-        return True
-    return file.startswith(_STDLIB) and "site-packages" not in file
 
 
 def _source_line(frame: BreakFrame) -> str:
     return linecache.getline(frame.file, frame.line).strip()
-
-
-def _shown_path(file: str) -> str:
-    try:
-        relative = os.path.relpath(file)
-    except ValueError:
-        return file
-    return file if relative.startswith("..") else relative
