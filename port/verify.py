@@ -67,7 +67,7 @@ def verify(
         checkpoint: folder of the checkpoint, or a loaded model whose profile then takes the mode's place.
         golden: folder of the golden data.
         mode: which of its modes.
-        prompts: names of prompts; all when empty.
+        prompts: names of prompts; all that golden.json lists for the mode when empty.
         progress: called after every prompt.
 
     Raises:
@@ -77,8 +77,7 @@ def verify(
     folder = Path(golden)
     if mode not in get_args(Mode):
         raise PortError(f"verify: expected a mode among {', '.join(get_args(Mode))}; found {mode!r}.")
-    described = _described(folder)
-    chosen = _chosen(described, prompts, folder)
+    chosen = _chosen(_described(folder, mode if not prompts else None), prompts, folder)
     data_path = folder / f"{mode}.safetensors"
     if not data_path.is_file():
         raise PortError(f"verify: expected golden data at {data_path}; there is no such file. Choose another --mode.")
@@ -199,16 +198,18 @@ def _blocks(name: str, expected: Tensor, found: Tensor | None) -> CheckResult:
     return CheckResult(name, "candidate blocks", not rows, float(len(rows)), 0.0, note)
 
 
-def _described(folder: Path) -> dict[str, list[int]]:
+def _described(folder: Path, mode: Mode | None) -> dict[str, list[int]]:
+    """Return the prompts of golden.json, only those listed for `mode` where it has such a list (a subset may)."""
     path = folder / "golden.json"
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
-        return {name: list(prompt["token_ids"]) for name, prompt in body["prompts"].items()}
+        listed = body.get("modes", {}).get(mode, {}).get("prompts", body["prompts"])
+        return {name: list(prompt["token_ids"]) for name, prompt in body["prompts"].items() if name in listed}
     except OSError as error:
         raise PortError(
             f"verify: expected golden data in {folder}; cannot read golden.json: {error.strerror}."
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PortError(f"verify: {path}: expected prompts with token_ids; {error!r}.") from error
 
 
