@@ -1,9 +1,11 @@
 """Cuts a function into pieces that Dynamo can examine one by one: same statements, same lines, same order, same effect.
 
 A break inside a loop or a `try` makes Dynamo leave out the whole function. Here the loop or `try` on the way to the
-break stays behind in an outer function that runs eagerly, and each run of statements around it becomes a function of its
-own, which is compiled where it is called. Everything else in the function stays whole. Syntax only; `look_past` installs
-the result. Not for functions without source, generators, or inner functions that assign their outer names.
+break stays behind in an outer function that runs eagerly, and each run of statements around it becomes a function of
+its own, which is compiled where it is called. Everything else in the function stays whole. Syntax only; `look_past`
+installs the result. One difference is left: a name that is read before it has a value is None, and no error.
+
+Not for functions without source, generators, or inner functions whose outer names change under them.
 """
 
 from __future__ import annotations

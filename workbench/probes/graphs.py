@@ -1,13 +1,14 @@
 """Every graph break of one call, once, with its source line: what Dynamo captures, where it stops, and why.
 
-The call is made on a copy (see `observed_call`), Dynamo is reset before and after, and what Dynamo says is taken from
-its own log (see `break_log`). Not for compiling on a device, nor for judging numbers.
+Each run is made on a copy (see `observed_call`), Dynamo is reset before and after, and what Dynamo says is taken from
+its own log (see `break_log`). The plain run comes first; further runs look past what it left out (see `look_past`);
+a last run without Dynamo counts (see `reached_lines`). Not for compiling on a device, nor for judging numbers.
 """
 
 from __future__ import annotations
 
 import contextlib
-import linecache
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,15 +18,16 @@ import torch._dynamo
 from torch import nn
 
 from workbench.errors import TargetCrash
-from workbench.probes.break_classes import INTENTIONAL, reason_class
-from workbench.probes.break_log import BreakEvent, BreakFrame, BreakLog
-from workbench.probes.break_registry import find_entry
+from workbench.probes.break_classes import reason_class
+from workbench.probes.break_log import BreakEvent, BreakLog
+from workbench.probes.break_sites import merge_events, new_sites, with_reach
 from workbench.probes.graph_capture import GraphCapture
 from workbench.probes.look_past import LookPast
 from workbench.probes.observed_call import ObservedCall, copy_call, quiet_process
+from workbench.probes.reached_lines import watch_lines
 from workbench.probes.user_code import is_library, shown_path
 from workbench.records.base import Record, Stamp
-from workbench.records.graphs import CapturedGraph, GraphBreak, GraphSummary, Recompile, SourceFrame
+from workbench.records.graphs import CapturedGraph, GraphBreak, GraphSummary, Recompile
 
 MOST_PASSES = 16
 """Runs after the plain one; each must have learned a new place, so this only bounds a very broken program."""
@@ -33,11 +35,10 @@ MOST_PASSES = 16
 PIECE_RECOMPILES = 64
 """A piece of a loop meets every layer the loop goes through; the default of 8 would end its examination early."""
 
-_OF_PIECES = frozenset({"reconstruction", "recompile_limit"})
-"""Classes that cutting a function can cause by itself: a value handed between pieces, a piece compiled many times."""
-
 Sink = Callable[[Record], object]
 Progress = Callable[[str], None]
+
+_FILE = re.compile(r"(?<![\w./])/[^\s'\":]+\.py\b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,41 +87,26 @@ def find_graph_breaks(
         grad: run with gradients enabled, as a plain call of a model does; off for inference.
         look_past: examine also what Dynamo leaves out after a break it cannot resume from.
         more_args: positional arguments of further calls of the same compiled target, to see recompiles.
-        sink: called with each record, as in `journal.append`.
+        sink: called with each record, as in `journal.append`; also with what was found before an error or Ctrl-C.
         progress: told in a line what is going on.
 
     Raises:
-        TargetCrash: the target itself raises, without Dynamo too.
+        TargetCrash: the call raises; the message says whether it does so without Dynamo too.
     """
-    copies = partial(copy_call, target, args, kwargs or {}, module=module)
+    calls = partial(copy_call, target, args, kwargs or {}, module=module)
     more = [copy_call(target, one, kwargs or {}, module=module).args for one in more_args]
-    seen = _observe(copies(), more, backend=backend, grad=grad)
-    breaks = merge_events(seen.events)
-    search = LookPast()
-    skips = any(event.skipped or event.rest_skipped for event in seen.events)
-    events, found = seen.events, 0
-    while look_past and search.learn(events) and found < MOST_PASSES:
-        found += 1
-        if progress is not None:
-            progress(f"graph breaks: {len(breaks)} so far; looking past them, pass {found}")
-        with search.installed(), torch._dynamo.config.patch(recompile_limit=PIECE_RECOMPILES):
-            events = _observe(copies(), (), backend=backend, grad=grad, echo=False).events
-        breaks.extend(_new_sites(breaks, events, search, pass_index=found))
-    summary = GraphSummary(
-        backend=backend,
-        graph_count=len(seen.graphs),
-        break_sites=len(breaks),
-        recompile_count=len(seen.recompiles),
-        skipped_frames=len({event.code for event in seen.events if event.skipped}),
-        warnings=(*seen.warnings, *(f"not looked past: {one}" for one in search.obstacles)),
-        complete=not search.obstacles if look_past else not skips,
-    )
-    findings = GraphFindings(
-        graphs=tuple(seen.graphs), breaks=tuple(breaks), recompiles=tuple(seen.recompiles), summary=summary
-    )
-    if sink is not None:
-        for record in findings.records:
-            sink(record)
+    capture = _Capture(calls, backend=backend, grad=grad, progress=progress or _tell_nobody)
+    try:
+        capture.plain_run(more)
+        if look_past:
+            capture.look_past()
+        capture.count()
+        capture.ended = True
+    finally:
+        findings = capture.findings()
+        if sink is not None:
+            for record in findings.records:
+                sink(record)
     return findings
 
 
@@ -142,107 +128,151 @@ def record_graph_breaks(
     return find_graph_breaks(target, args, kwargs, module=module, sink=stamp, progress=progress)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    events: list[BreakEvent]
-    graphs: list[CapturedGraph]
-    recompiles: list[Recompile]
-    warnings: tuple[str, ...]
+class _Capture:
+    """The runs of one search, and what they have found so far."""
 
+    def __init__(self, calls: Callable[[], ObservedCall], *, backend: str, grad: bool, progress: Progress) -> None:
+        self.ended = False
+        self._calls = calls
+        self._backend = backend
+        self._grad = grad
+        self._progress = progress
+        self._seen = _Run()
+        self._breaks: list[GraphBreak] = []
+        self._search = LookPast()
+        self._obstacles: list[str] = []
+        self._modules: tuple[str, ...] = ()
+        self._looked_past = False
 
-def _observe(
-    call: ObservedCall, more: Iterable[Sequence[object]], *, backend: str, grad: bool, echo: bool = True
-) -> _Seen:
-    capture = GraphCapture(backend, call.names)
-    log = BreakLog()
-    mode = torch.enable_grad() if grad else torch.no_grad()
-    torch._dynamo.reset()
-    with contextlib.ExitStack() as stack:
-        stack.callback(torch._dynamo.reset)
-        caught = stack.enter_context(quiet_process(echo=echo))
-        stack.enter_context(log)
-        stack.enter_context(mode)
-        compiled = torch._dynamo.optimize(
-            capture, guard_export_fn=capture.count_guards, guard_fail_fn=capture.note_failure
-        )(call.target)
+    def plain_run(self, more: Iterable[Sequence[object]]) -> None:
+        """Run as Dynamo runs it."""
+        self._run(self._seen, more, echo=True)
+        self._breaks = merge_events(self._seen.events)
+        if self._seen.error is not None:
+            raise self._crash(self._seen.error) from self._seen.error
+
+    def look_past(self) -> None:
+        """Run again as long as a run shows places that another can look past."""
+        self._looked_past = True
+        seen = self._seen
+        limited = any(_is_limit(event) for event in seen.events)
+        for index in range(1, MOST_PASSES + 1):
+            if not self._search.learn(seen.events) and not (limited and index == 1):
+                break
+            self._progress(f"graph breaks: {len(self._breaks)} so far; looking past them, run {index}")
+            seen = _Run()
+            with self._search.installed(), torch._dynamo.config.patch(recompile_limit=PIECE_RECOMPILES):
+                self._run(seen, (), echo=False)
+            self._breaks.extend(new_sites(self._breaks, seen.events, self._search, pass_index=index))
+            if seen.error is not None:
+                self._obstacles.append(f"run {index}, in pieces, raised {type(seen.error).__name__}: {seen.error}")
+                break
+        else:
+            self._obstacles.append(f"new places in each of {MOST_PASSES} runs; the search was ended")
+        if seen is not self._seen and any(_is_limit(event) for event in seen.events):
+            self._obstacles.append(f"a function was compiled {PIECE_RECOMPILES} times; it ran eagerly from then on")
+
+    def count(self) -> None:
+        """Run once without Dynamo, to see how often and through which modules each break is reached."""
+        if not self._breaks:
+            return
+        self._progress(f"graph breaks: {len(self._breaks)}; counting how often each is reached")
+        with quiet_process(echo=False), self._grad_mode():
+            reached = watch_lines(self._calls(), {(one.file, one.line) for one in self._breaks})
+        self._breaks = with_reach(self._breaks, reached.places)
+        self._modules = reached.modules
+
+    def findings(self) -> GraphFindings:
+        """Return what there is, marked as incomplete where a run is missing."""
+        seen = self._seen
+        obstacles = [*self._search.obstacles, *self._obstacles]
+        left_out = any(event.skipped or event.rest_skipped or _is_limit(event) for event in seen.events)
+        whole = not obstacles if self._looked_past else not left_out
+        summary = GraphSummary(
+            backend=self._backend,
+            graph_count=len(seen.graphs),
+            break_sites=len(self._breaks),
+            recompile_count=len(seen.recompiles),
+            skipped_frames=len({event.code for event in seen.events if event.skipped}),
+            warnings=(*self._warnings(), *(f"not looked past: {one}" for one in obstacles)),
+            complete=self.ended and whole,
+            modules=self._modules,
+        )
+        return GraphFindings(
+            graphs=tuple(seen.graphs), breaks=tuple(self._breaks), recompiles=tuple(seen.recompiles), summary=summary
+        )
+
+    def _warnings(self) -> list[str]:
+        # What a break's own explanation says already is left out.
+        explained = [_one_line(one.explanation) for one in self._breaks]
+        texts = dict.fromkeys(_FILE.sub(lambda found: shown_path(found.group()), one) for one in self._seen.warnings)
+        return [one for one in texts if not any(text and _one_line(one).startswith(text) for text in explained)]
+
+    def _run(self, run: _Run, more: Iterable[Sequence[object]], *, echo: bool) -> None:
+        call = self._calls()
+        capture = GraphCapture(self._backend, call.names)
+        log = BreakLog()
+        caught = []
+        torch._dynamo.reset()
         try:
-            compiled(*call.args, **call.kwargs)
-            for args in more:
-                compiled(*args, **call.kwargs)
-        except Exception as error:
-            raise TargetCrash(f"the observed call raised {type(error).__name__}: {error}") from error
-    dynamo = [str(item.message) for item in caught if is_library(item.filename) or "Dynamo" in str(item.message)]
-    return _Seen(
-        events=log.events,
-        graphs=capture.graphs(),
-        recompiles=capture.recompiles(),
-        warnings=tuple(dict.fromkeys(dynamo)),
-    )
+            with contextlib.ExitStack() as stack:
+                stack.callback(torch._dynamo.reset)
+                caught = stack.enter_context(quiet_process(echo=echo))
+                stack.enter_context(log)
+                stack.enter_context(self._grad_mode())
+                compiled = torch._dynamo.optimize(
+                    capture, guard_export_fn=capture.count_guards, guard_fail_fn=capture.note_failure
+                )(call.target)
+                try:
+                    compiled(*call.args, **call.kwargs)
+                    for args in more:
+                        compiled(*args, **call.kwargs)
+                except Exception as error:
+                    run.error = error
+        finally:
+            run.events = log.events
+            run.graphs, run.recompiles = capture.graphs(), capture.recompiles()
+            run.warnings = [
+                *(str(one.message) for one in caught if is_library(one.filename) or "Dynamo" in str(one.message)),
+                *(one for one in log.notices if not one.startswith("Graph break")),
+            ]
+
+    def _grad_mode(self) -> contextlib.AbstractContextManager[object]:
+        return torch.enable_grad() if self._grad else torch.no_grad()
+
+    def _crash(self, error: Exception) -> TargetCrash:
+        what = f"{type(error).__name__}: {error}"
+        try:
+            with quiet_process(echo=False), self._grad_mode():
+                self._calls().run()
+        except Exception as plain:
+            words = f"{type(plain).__name__}: {plain}"
+            return TargetCrash(
+                f"graph breaks: expected a call that runs; without Dynamo, too, it raises {words}. "
+                "Make a plain call work first."
+            )
+        return TargetCrash(
+            f"graph breaks: the call runs by itself, and under Dynamo (backend {self._backend!r}) it raises {what} "
+            "Narrow it down with `workbench bisect`."
+        )
 
 
-def merge_events(events: Iterable[BreakEvent], *, pass_index: int = 0) -> list[GraphBreak]:
-    """Return one record per source site and reason, in order of appearance.
-
-    Args:
-        events: Dynamo's records; those without a place in the program are left out.
-        pass_index: pass of the search the events come from.
-    """
-    groups: dict[tuple[str, int, str], list[BreakEvent]] = {}
-    for event in events:
-        if event.frames:
-            leaf = user_frames(event.frames)[0]
-            groups.setdefault((leaf.file, leaf.line, event.reason), []).append(event)
-    return [_site(group, pass_index) for group in groups.values()]
+@dataclass(slots=True)
+class _Run:
+    events: Sequence[BreakEvent] = ()
+    graphs: Sequence[CapturedGraph] = ()
+    recompiles: Sequence[Recompile] = ()
+    warnings: Sequence[str] = ()
+    error: Exception | None = None
 
 
-def _new_sites(
-    known: Sequence[GraphBreak], events: Iterable[BreakEvent], search: LookPast, *, pass_index: int
-) -> list[GraphBreak]:
-    places = {(one.file, one.line) for one in known}
-    fresh: list[GraphBreak] = []
-    for one in merge_events(events, pass_index=pass_index):
-        if (one.file, one.line) in places or one.reason_class in _OF_PIECES:
-            continue
-        block, loop = search.in_block(one.frames[0].file, one.line)
-        fresh.append(replace(one, frame_skipped=one.frame_skipped or block, in_loop=one.in_loop or loop))
-    return fresh
+def _is_limit(event: BreakEvent) -> bool:
+    return reason_class(event.reason) == "recompile_limit"
 
 
-def _site(group: Sequence[BreakEvent], pass_index: int) -> GraphBreak:
-    deepest = max(group, key=lambda event: len(event.frames))
-    frames = user_frames(deepest.frames)
-    entry = find_entry(deepest.reason)
-    kind = reason_class(deepest.reason)
-    leaf = frames[0]
-    return GraphBreak(
-        file=shown_path(leaf.file),
-        line=leaf.line,
-        function=leaf.function,
-        text=_source_line(leaf),
-        reason=deepest.reason,
-        reason_class=kind,
-        registry_id=entry.registry_id if entry else None,
-        explanation=deepest.explanation or (entry.explanation if entry else ""),
-        hints=deepest.hints or (entry.hints if entry else ()),
-        frames=tuple(
-            SourceFrame(file=shown_path(one.file), line=one.line, function=one.function, text=_source_line(one))
-            for one in frames
-        ),
-        modules=(),
-        frame_skipped=any(event.skipped for event in group),
-        in_loop=any(event.in_loop for event in group),
-        intentional=kind in INTENTIONAL,
-        log_records=len(group),
-        pass_index=pass_index,
-    )
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
-def user_frames(frames: Sequence[BreakFrame]) -> list[BreakFrame]:
-    """Return the frames leaf first, without those of torch and of the standard library below the user's last line."""
-    ordered = list(reversed(frames))
-    first = next((index for index, one in enumerate(ordered) if not is_library(one.file)), 0)
-    return ordered[first:]
-
-
-def _source_line(frame: BreakFrame) -> str:
-    return linecache.getline(frame.file, frame.line).strip()
+def _tell_nobody(_text: str) -> None:
+    return None

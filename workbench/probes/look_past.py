@@ -1,7 +1,7 @@
-"""The search beyond a break that made Dynamo give a whole function up: learn where, cut the function there, run again.
+"""The search beyond a break that made Dynamo give a whole function up: learn where, cut it there, run again.
 
-While `installed()` is entered the functions in question have other code (`frame_split`), and their module has the pieces
-as names of its own; both are taken back on leaving. Not safe while another thread runs the same functions.
+While `installed()` is entered the functions in question have other code (`frame_split`), and their module has the
+pieces as names of its own; both are taken back on leaving. Not safe while another thread runs the same functions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import CodeType, FunctionType
 from workbench.probes.break_classes import reason_class
 from workbench.probes.break_log import BreakEvent, original_name
 from workbench.probes.frame_split import CannotSplit, Piece, find_definition, split_function
-from workbench.probes.user_code import is_library
+from workbench.probes.user_code import is_library, shown_path
 
 _BLOCKS = (ast.For, ast.While, ast.With, ast.Try)
 _LOOPS = (ast.For, ast.While)
@@ -63,10 +63,15 @@ class LookPast:
             yield
 
     def in_block(self, file: str, line: int) -> tuple[bool, bool]:
-        """Say whether a line stands in a block that Dynamo cannot resume in, and whether that block is a loop."""
+        """Say whether a line stands in a block that Dynamo cannot resume in, and whether that block is a loop.
+
+        Args:
+            file: as `shown_path` gives it.
+            line: from 1.
+        """
         blocks: list[ast.stmt] = []
         for function in self._functions.values():
-            if function.definition is not None and function.code.co_filename == file:
+            if function.definition is not None and shown_path(function.code.co_filename) == file:
                 for node in ast.walk(function.definition):
                     if isinstance(node, _BLOCKS) and node.lineno < line <= (node.end_lineno or 0):
                         blocks.append(node)
@@ -83,6 +88,9 @@ class LookPast:
             lines = {line for _, _, line in code.co_lines() if line}
             if len(lines) > 1:
                 self.obstacles.setdefault(f"{name} ({root.file}:{root.line}) has no function that could be cut")
+            return False
+        if function.pieces and code is function.code:
+            self.obstacles.setdefault(f"{name} ({root.file}:{root.line}) is made anew at every call")
             return False
         if root.line in function.breaks:
             piece = next((one for one in function.pieces if one.lines[0] <= root.line <= one.lines[1]), None)

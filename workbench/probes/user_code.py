@@ -26,4 +26,4 @@ def shown_path(file: str) -> str:
         relative = os.path.relpath(file)
     except ValueError:
         return file
-    return file if relative.startswith(os.pardir) else relative
+    return os.path.normpath(file) if relative.startswith(os.pardir) else relative

@@ -114,9 +114,12 @@ class GraphSummary(Record):
         skipped_frames: frames that ran wholly eagerly.
         warnings: Dynamo warnings worth a reader's eye (environment reads, bypassed caches).
         complete: every line of every reached frame was examined; False when something could not be looked past.
+        modules: paths of the modules whose code ran, in order of first call, to tell those that are in no graph; empty
+            where it was not watched.
     """
 
     kind: ClassVar[str] = "graph_summary"
+    volatile: ClassVar[frozenset[str]] = frozenset({"warnings"})
     backend: str
     graph_count: int
     break_sites: int
@@ -124,3 +127,4 @@ class GraphSummary(Record):
     skipped_frames: int
     warnings: tuple[str, ...]
     complete: bool
+    modules: tuple[str, ...] = ()
