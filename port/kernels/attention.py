@@ -85,5 +85,7 @@ def _attend(
     top_TH1 = torch.where(top_TH1 == -torch.inf, 0.0, top_TH1)
     weight_THJ = torch.exp(score_THJ - top_TH1)
     total_TH1 = weight_THJ.sum(dim=-1, keepdim=True) + torch.exp(sink_H.view(1, -1, 1) - top_TH1)
+    # Any key adds at least the 1 of the largest weight; without one, a very negative sink alone would give 0 / 0.
+    total_TH1 = torch.where(total_TH1 > 0, total_TH1, 1.0)
     mixed_THD = torch.bmm(weight_THJ.to(probability_dtype).to(operands), keys_TJD).to(torch.float32)
     return (mixed_THD / total_TH1).to(query_THD.dtype)

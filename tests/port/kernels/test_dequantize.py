@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 
 from port.kernels.dequantize import FP4_VALUES, dequantize_fp4_rows, dequantize_fp8_tiles, unpack_fp4
 from port.kernels.exponents import ceil_exponents, decode_exponents
+from tests.port import golden
 from tests.shared import shared_path
 
 
@@ -71,9 +72,10 @@ def test_scale_of_the_wrong_shape_is_refused_with_both_shapes():
 
 @pytest.mark.parametrize("name", ["A", "B"])
 def test_samples_equal_the_golden_numbers(name):
-    units = load_file(shared_path("golden", "units.safetensors"))
+    units = golden.units() if name == "A" else load_file(shared_path("golden", "units.safetensors"))
+    folder = golden.CHECKPOINT_A if name == "A" else shared_path("golden", name, "checkpoint")
     stored = {}
-    for path in sorted(shared_path("golden", name, "checkpoint").glob("*.safetensors")):
+    for path in sorted(folder.glob("*.safetensors")):
         stored |= load_file(path)
     base = f"dequant.{name}.layers.1."
     linear = dequantize_fp8_tiles(stored["layers.1.attn.wq_a.weight"], stored["layers.1.attn.wq_a.scale"])

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from port.kernels.dequantize import FP4_VALUES, dequantize_fp4_rows, dequantize_fp8_tiles, unpack_fp4
 from port.kernels.quantize import (
@@ -17,12 +16,12 @@ from port.kernels.quantize import (
     round_trip_fp4_e4m3,
     round_trip_fp8,
 )
-from tests.shared import shared_path
+from tests.port import golden
 
 
 @pytest.fixture(scope="module")
 def units():
-    return load_file(shared_path("golden", "units.safetensors"))
+    return golden.units()
 
 
 def sample_rows(*, rows=24, channels=64, seed=0):

@@ -1,0 +1,250 @@
+"""What holds for every kernel: the dtype it promises, inputs left alone, no state, torch only.
+
+`CASES` names every public function of `port/kernels`; a new one joins the list and inherits the laws.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+import port.kernels
+from port.kernels import (
+    attention,
+    compress,
+    dequantize,
+    engram_gate,
+    exponents,
+    gather,
+    hyper_connections,
+    index_selection,
+    linear,
+    normalize,
+    quantize,
+    rotary,
+    routing,
+    swiglu,
+)
+
+F32, BF16 = torch.float32, torch.bfloat16
+FP8, E8M0 = torch.float8_e4m3fn, torch.float8_e8m0fnu
+SAME = "the activation dtype"
+
+
+def seeded(*shape: int, dtype: torch.dtype = F32) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+FP8_WEIGHT, FP8_SCALE = quantize.quantize_fp8_tiles(seeded(64, 64))
+FP4_WEIGHT, FP4_SCALE = quantize.quantize_fp4_rows(seeded(64, 64))
+INDEX = torch.tensor([[0, -1], [2, 1], [3, 3]], dtype=torch.int32)
+BYTES = torch.arange(32, dtype=torch.uint8).view(8, 4)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel, arguments for an activation dtype, and the dtypes of its results (`SAME` follows the activation)."""
+
+    kernel: Callable
+    arguments: Callable[[torch.dtype], tuple]
+    options: dict
+    results: tuple
+
+    def call(self, dtype: torch.dtype):
+        found = self.kernel(*self.arguments(dtype), **self.options)
+        return found if isinstance(found, tuple) else (found,)
+
+
+CASES = [
+    Case(
+        attention.sparse_attention,
+        lambda d: (seeded(3, 2, 4, dtype=d), (attention.KeySource(seeded(4, 4, dtype=d), INDEX),), seeded(2)),
+        {"scale": 0.5, "operands": F32, "probability_dtype": F32},
+        (SAME,),
+    ),
+    Case(compress.pool_groups, lambda d: (seeded(3, 2, 4), seeded(3, 2, 4)), {}, (F32,)),
+    Case(dequantize.dequantize_fp8_tiles, lambda d: (FP8_WEIGHT, FP8_SCALE), {}, (F32,)),
+    Case(dequantize.dequantize_fp8_tiles, lambda d: (FP8_WEIGHT, FP8_SCALE), {"out_dtype": BF16}, (BF16,)),
+    Case(dequantize.dequantize_fp4_rows, lambda d: (FP4_WEIGHT, FP4_SCALE), {}, (F32,)),
+    Case(dequantize.dequantize_fp4_rows, lambda d: (FP4_WEIGHT, FP4_SCALE), {"out_dtype": BF16}, (BF16,)),
+    Case(dequantize.unpack_fp4, lambda d: (FP4_WEIGHT,), {}, (F32,)),
+    Case(
+        engram_gate.engram_gate,
+        lambda d: (*(seeded(3, 2, 4, dtype=d) for _ in range(2)), seeded(2, 4, dtype=BF16), seeded(2, 4, dtype=BF16)),
+        {"eps": 1e-20},
+        (F32,),
+    ),
+    Case(engram_gate.add_gated, lambda d: (seeded(3, 2, 4, dtype=d), seeded(3, 2), seeded(3, 4, dtype=d)), {}, (SAME,)),
+    Case(exponents.decode_exponents, lambda d: (BYTES,), {}, (F32,)),
+    Case(exponents.ceil_exponents, lambda d: (seeded(3, 4).abs() + 0.1,), {}, (torch.uint8,)),
+    Case(gather.gather_table_rows, lambda d: (BYTES.view(FP8), INDEX.clamp(min=0)), {}, (FP8,)),
+    Case(gather.gather_table_rows, lambda d: (BYTES.view(E8M0), INDEX.clamp(min=0)), {}, (E8M0,)),
+    Case(gather.load_rows, lambda d: (seeded(4, 3, dtype=d), INDEX), {}, (SAME,)),
+    Case(hyper_connections.mixing_values, lambda d: (seeded(3, 2, 4, dtype=d), seeded(8, 8)), {"eps": 1e-20}, (F32,)),
+    Case(
+        hyper_connections.mixing_values,
+        lambda d: (seeded(3, 2, 4, dtype=d), seeded(8, 8)),
+        {"eps": 1e-20, "tf32": True},
+        (F32,),
+    ),
+    Case(
+        hyper_connections.split_mixing,
+        lambda d: (seeded(3, 8), seeded(3), seeded(8)),
+        {"streams": 2, "eps": 1e-6, "iterations": 3},
+        (F32, F32, F32),
+    ),
+    Case(hyper_connections.sinkhorn, lambda d: (seeded(3, 2, 2),), {"eps": 1e-6, "iterations": 3}, (F32,)),
+    Case(hyper_connections.collapse_streams, lambda d: (seeded(3, 2, 4, dtype=d), seeded(3, 2)), {}, (SAME,)),
+    Case(
+        hyper_connections.combine_streams,
+        lambda d: (seeded(3, 4, dtype=d), seeded(3, 2, 4, dtype=d), seeded(3, 2), seeded(3, 2, 2)),
+        {},
+        (SAME,),
+    ),
+    Case(
+        index_selection.index_scores,
+        lambda d: (seeded(3, 2, 4, dtype=d), seeded(3, 2, dtype=d), seeded(5, 4, dtype=d)),
+        {"operands": F32, "round_per_head": True},
+        (SAME,),
+    ),
+    Case(
+        index_selection.index_scores,
+        lambda d: (seeded(3, 2, 4, dtype=d), seeded(3, 2, dtype=d), seeded(3, 5, 4, dtype=d)),
+        {"operands": F32, "round_per_head": False},
+        (SAME,),
+    ),
+    Case(
+        index_selection.candidate_blocks,
+        lambda d: (seeded(3, 7, dtype=d), torch.tensor([7, 7, 7], dtype=torch.int32)),
+        {"block_size": 2, "topk_blocks": 2},
+        (torch.bool,),
+    ),
+    Case(
+        index_selection.restrict_to_blocks,
+        lambda d: (seeded(3, 7, dtype=d), seeded(3, 4) > 0),
+        {"block_size": 2},
+        (SAME,),
+    ),
+    Case(index_selection.select_entries, lambda d: (seeded(3, 7, dtype=d),), {"topk": 3}, (torch.int32,)),
+    *(
+        Case(linear.linear, lambda d: (seeded(3, 8, dtype=d), seeded(4, 8)), {"operands": o, "out_dtype": r}, (r,))
+        for o in (F32, BF16)
+        for r in (F32, BF16)
+    ),
+    *(
+        Case(linear.stored_linear, lambda d, w=w: (seeded(3, 64, dtype=d), *w), {"operands": o, "out_dtype": r}, (r,))
+        for w in ((FP8_WEIGHT, FP8_SCALE), (FP4_WEIGHT, FP4_SCALE))
+        for o, r in ((F32, BF16), (BF16, F32))
+    ),
+    Case(linear.dense_weight, lambda d: (FP8_WEIGHT, FP8_SCALE), {"out_dtype": BF16}, (BF16,)),
+    Case(
+        linear.grouped_linear,
+        lambda d: (seeded(3, 2, 4, dtype=d), seeded(2, 5, 4)),
+        {"operands": F32, "out_dtype": BF16},
+        (BF16,),
+    ),
+    Case(normalize.rms_norm, lambda d: (seeded(3, 4, dtype=d), seeded(4, dtype=BF16)), {"eps": 1e-20}, (SAME,)),
+    Case(quantize.quantize_fp8_rows, lambda d: (seeded(3, 64, dtype=d),), {}, (FP8, E8M0)),
+    Case(quantize.quantize_fp4_rows, lambda d: (seeded(3, 64, dtype=d),), {}, (torch.int8, E8M0)),
+    Case(quantize.quantize_fp4_e4m3_rows, lambda d: (seeded(3, 64, dtype=d),), {}, (torch.int8, FP8)),
+    Case(quantize.quantize_fp8_tiles, lambda d: (seeded(40, 64, dtype=d),), {}, (FP8, E8M0)),
+    Case(quantize.round_trip_fp8, lambda d: (seeded(3, 64, dtype=d),), {}, (SAME,)),
+    Case(quantize.round_trip_fp4, lambda d: (seeded(3, 64, dtype=d),), {}, (SAME,)),
+    Case(quantize.round_trip_fp4_e4m3, lambda d: (seeded(3, 64, dtype=d),), {}, (SAME,)),
+    Case(quantize.round_to_fp4, lambda d: (seeded(3, 64),), {}, (F32,)),
+    Case(rotary.plain_frequencies, lambda d: (8, 1e4), {}, (F32,)),
+    Case(
+        rotary.yarn_frequencies,
+        lambda d: (8, 1e4),
+        {"factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "original_positions": 64},
+        (F32,),
+    ),
+    Case(rotary.rotation_table, lambda d: (seeded(4), 5), {}, (F32, F32)),
+    Case(rotary.rotate_tail, lambda d: (seeded(3, 2, 8, dtype=d), seeded(3, 2), seeded(3, 2)), {}, (SAME,)),
+    Case(routing.affinities, lambda d: (seeded(3, 5),), {}, (F32,)),
+    Case(routing.route, lambda d: (seeded(3, 5), seeded(5)), {"topk": 2, "scaling": 1.5}, (torch.int64, F32)),
+    Case(
+        swiglu.clamped_swiglu,
+        lambda d: (seeded(3, 4, dtype=d), seeded(3, 4, dtype=d), seeded(3, 1)),
+        {"limit": 1.0},
+        (F32,),
+    ),
+]
+IN_PLACE = {"store_rows"}
+"""Kernels that change an argument; `test_gather.py` says what."""
+
+
+def kernel_modules():
+    return [
+        importlib.import_module(f"port.kernels.{module.name}") for module in pkgutil.iter_modules(port.kernels.__path__)
+    ]
+
+
+def public_kernels(modules) -> set[str]:
+    return {
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    }
+
+
+def tensors_in(value):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().flatten().view(torch.uint8)
+
+
+by_name = pytest.mark.parametrize("case", CASES, ids=[f"{i}-{case.kernel.__name__}" for i, case in enumerate(CASES)])
+by_dtype = pytest.mark.parametrize("dtype", [F32, BF16], ids=["float32", "bfloat16"])
+
+
+def test_every_kernel_is_under_the_laws():
+    assert public_kernels(kernel_modules()) == {case.kernel.__name__ for case in CASES} | IN_PLACE
+
+
+@by_name
+@by_dtype
+def test_results_have_the_promised_dtype(case, dtype):
+    expected = tuple(dtype if result is SAME else result for result in case.results)
+    assert tuple(result.dtype for result in case.call(dtype)) == expected
+
+
+@by_name
+@by_dtype
+def test_inputs_are_left_as_they_were(case, dtype):
+    arguments = case.arguments(dtype)
+    before = [bits(tensor).clone() for tensor in tensors_in(arguments)]
+    case.kernel(*arguments, **case.options)
+    assert all(torch.equal(old, bits(new)) for old, new in zip(before, tensors_in(arguments), strict=True))
+
+
+@by_name
+def test_the_same_input_gives_the_same_bits(case):
+    for one, two in zip(case.call(F32), case.call(F32), strict=True):
+        assert torch.equal(bits(one), bits(two))
+
+
+def test_kernels_import_torch_only():
+    allowed = {"torch", "math", "typing"}
+    for path in Path(port.kernels.__path__[0]).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                inside = name.startswith("port.kernels.") or name.split(".")[0] in allowed
+                assert inside, f"{path.name} imports {name}"
