@@ -1,9 +1,9 @@
 """Checkpoints in the released layout: opened from headers, audited, read in slices, planned per rank, loaded, written.
 
-    checkpoint = open_checkpoint("fixtures/tiny_v41")
-    checkpoint.inventory()                               # bytes by family and dtype; nothing read
-    checkpoint.read_slice("embed.weight", [slice(0, 4)])
-    checkpoint.read_quantized("layers.0.attn.wkv.weight").dequantize()
+checkpoint = open_checkpoint("fixtures/tiny_v41")
+checkpoint.inventory()                               # bytes by family and dtype; nothing read
+checkpoint.read_slice("embed.weight", [slice(0, 4)])
+checkpoint.read_quantized("layers.0.attn.wkv.weight").dequantize()
 """
 
 from port.checkpoint.codecs import QuantizedTensor, encode_fp4, encode_fp8
