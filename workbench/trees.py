@@ -44,7 +44,7 @@ def clone_tensor(tensor: Tensor) -> Tensor:
 
 
 def map_tensors(value: object, name: str, function: Callable[[str, Tensor], Tensor]) -> object:
-    """Return `value` rebuilt with `function(path, tensor)` in place of each tensor; the same object where none changed."""
+    """Return `value` with `function(path, tensor)` in place of each tensor; the same object where none changed."""
     if isinstance(value, Tensor):
         return function(name, value)
     if isinstance(value, (tuple, list)):

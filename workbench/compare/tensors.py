@@ -120,6 +120,7 @@ def compare_tensors(
     error: ErrorKind = "accumulated",
     stamp: Stamp | None = None,
     keep_rows: Tensor | None = None,
+    precision: torch.dtype | None = None,
     note: str = "",
 ) -> TensorDiff:
     """Return one record: figures, verdict and the rule it was made by.
@@ -132,6 +133,8 @@ def compare_tensors(
         error: how the candidate was fed.
         stamp: where in the run.
         keep_rows: bool over the first axis; other rows are left out of figures and verdict.
+        precision: coarsest format the sides compute in, where that is coarser than what they hand over; decides the
+            default rule.
         note: said before our own remarks.
     """
     place = stamp or Stamp()
@@ -147,7 +150,7 @@ def compare_tensors(
         kept = keep_rows.to("cpu")
         reference, candidate = reference.to("cpu")[kept], candidate.to("cpu")[kept]
     given = tolerance is not None
-    rule = tolerance or _default_rule(reference, candidate, error)
+    rule = tolerance or _default_rule(reference, candidate, error, precision)
     figures = measure(reference, candidate, atol=rule.atol, rtol=rule.rtol)
     passed, why, rule = _judge(figures, rule, error, given=given)
     if reference.numel() == 0:
@@ -168,8 +171,10 @@ def compare_tensors(
     )
 
 
-def _default_rule(reference: Tensor, candidate: Tensor, error: ErrorKind) -> Tolerance:
-    return default_tolerance(coarser(value_dtype(reference), value_dtype(candidate)), error)
+def _default_rule(reference: Tensor, candidate: Tensor, error: ErrorKind, precision: torch.dtype | None) -> Tolerance:
+    dtype = coarser(value_dtype(reference), value_dtype(candidate))
+    # Integers are exact whatever the model computes in.
+    return default_tolerance(coarser(dtype, precision) if precision and dtype.is_floating_point else dtype, error)
 
 
 def _judge(figures: Figures, rule: Tolerance, error: ErrorKind, *, given: bool) -> tuple[bool, list[str], Tolerance]:

@@ -1,0 +1,247 @@
+"""What a plan can name as its model, and how its sides are opened: the one door from the workbench to the port.
+
+A model is a function `(plan, placement, ...) -> Side`; adding one costs a file in `subjects/` and a line here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from workbench.devices.base import Device
+from workbench.devices.names import open_device
+from workbench.errors import PlanError
+from workbench.plan import Placement, Plan
+from workbench.subjects.base import Side
+from workbench.subjects.tokens import TokenTrack
+from workbench.user_programs import load_program
+
+if TYPE_CHECKING:
+    from port.model.transformer import Transformer
+    from port.runtime.text_model import TextModel
+    from workbench.subjects.text_side import TextSide
+
+MODELS: tuple[str, ...] = ("deepseek_v41", "module")
+"""Names a plan may give."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A user's own module or callable, handed over instead of named by a file.
+
+    Attributes:
+        reference: what the reference side calls.
+        candidate: what the candidate side calls, None for the same.
+        args, kwargs: of the call.
+    """
+
+    reference: Callable[..., object]
+    candidate: Callable[..., object] | None = None
+    args: tuple[object, ...] = ()
+    kwargs: Mapping[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedSides:
+    """Both sides, and what names the model they run.
+
+    Attributes:
+        reference: the side that is trusted.
+        candidate: the side under test, None for a session that only observes.
+        fingerprint: of the checkpoint or the source file, "" where there is neither.
+        describe: token ids to text, None where there is no tokenizer.
+    """
+
+    reference: Side
+    candidate: Side | None
+    fingerprint: str
+    describe: Callable[[Sequence[int]], str] | None = None
+
+
+def open_sides(plan: Plan, target: Target | None = None) -> OpenedSides:
+    """Return the sides a plan describes.
+
+    Args:
+        plan: what to run.
+        target: for the model "module" without a source file: what is called.
+
+    Raises:
+        PlanError: a plan that cannot be carried out, with every problem found.
+        DeviceError: a placement this machine cannot offer.
+    """
+    if plan.model == "deepseek_v41":
+        return _open_text(plan)
+    if plan.model == "module":
+        return _open_module(plan, target)
+    raise PlanError(f"plan.model: expected one of {', '.join(MODELS)}, found {plan.model!r}.")
+
+
+def _open_text(plan: Plan) -> OpenedSides:
+    from workbench.subjects.golden_side import GoldenSide, golden_prompt, golden_track
+
+    if plan.golden is None:
+        device = open_device(plan.reference)
+        reference_model = _text_model(plan, plan.reference, device)
+        prompts = prompt_ids(plan, reference_model)
+        track = TokenTrack()
+        reference = _text_side(plan, plan.reference, device, reference_model, prompts, track, leads=True)
+        candidate = None
+        if plan.candidate is not None:
+            shared = _shareable(plan)
+            own = device if shared else open_device(plan.candidate)
+            model = reference_model if shared else _text_model(plan, plan.candidate, own)
+            candidate = _text_side(plan, plan.candidate, own, model, prompts, track, leads=False)
+        tokenizer, fingerprint = reference_model.tokenizer, reference_model.checkpoint.fingerprint
+        return OpenedSides(reference=reference, candidate=candidate, fingerprint=fingerprint, describe=tokenizer.decode)
+    if plan.candidate is None:
+        raise PlanError("plan.golden: golden data takes the reference's part; expected a candidate placement too.")
+    device = open_device(plan.candidate)
+    model = _text_model(plan, plan.candidate, device)
+    ids, *others = prompt_ids(plan, model)
+    if others:
+        raise PlanError(f"plan.inputs: expected one sequence with golden data, found {1 + len(others)}.")
+    folder, mode = Path(plan.golden), plan.reference.profile
+    name, _ = golden_prompt(folder, ids)
+    track = golden_track(folder, mode, name, plan.inputs.max_tokens)
+    side = _text_side(plan, plan.candidate, device, model, [ids], track, leads=False)
+    return OpenedSides(
+        reference=GoldenSide(folder, mode, name, side.points),
+        candidate=side,
+        fingerprint=model.checkpoint.fingerprint,
+        describe=model.tokenizer.decode,
+    )
+
+
+def prompt_ids(plan: Plan, text_model: TextModel) -> list[tuple[int, ...]]:
+    """Return the token ids of every sequence of a plan.
+
+    Raises:
+        PlanError: neither or both of prompt and token ids are given, or an id lies outside the vocabulary.
+    """
+    inputs = plan.inputs
+    if (inputs.prompt is None) == (inputs.token_ids is None):
+        raise PlanError("plan.inputs: expected either a prompt or token_ids, found both or neither.")
+    prompts = [tuple(text_model.tokenizer.encode(inputs.prompt))] if inputs.prompt is not None else inputs.token_ids
+    assert prompts is not None, "one of the two is given"
+    limit = text_model.config.vocab_size
+    for number, prompt in enumerate(prompts):
+        outside = [token for token in prompt if not 0 <= token < limit]
+        if not prompt or outside:
+            raise PlanError(
+                f"plan.inputs: sequence {number}: expected at least one token id, each from 0 to {limit - 1}; "
+                f"found {outside[:5] or 'none'}."
+            )
+    return [tuple(prompt) for prompt in prompts]
+
+
+def _shareable(plan: Plan) -> bool:
+    # Two sides of one placement and profile read the same weights; a compiled side has a model of its own.
+    return plan.candidate == plan.reference and plan.reference.compile is None and plan.residency == "resident"
+
+
+def _text_model(plan: Plan, placement: Placement, device: Device) -> TextModel:
+    from port.runtime.text_model import open_text_model
+
+    if plan.checkpoint is None:
+        raise PlanError("plan.checkpoint: expected the folder of a checkpoint, found None.")
+    fixed_shapes = not device.has_numbers or placement.compile is not None
+    model = open_text_model(
+        plan.checkpoint,
+        profile=placement.profile,
+        device=device.device,
+        moe="all" if fixed_shapes else "hit",
+        load=device.has_numbers and plan.residency == "resident",
+    )
+    if not device.has_numbers:
+        return dataclasses.replace(model, model=cast("Transformer", device.place(model.model)))
+    return model
+
+
+def _text_side(
+    plan: Plan,
+    placement: Placement,
+    device: Device,
+    model: TextModel,
+    prompts: Sequence[Sequence[int]],
+    track: TokenTrack,
+    *,
+    leads: bool,
+) -> TextSide:
+    from workbench.subjects.text_side import TextSide
+
+    return TextSide(
+        model,
+        prompts,
+        max_tokens=plan.inputs.max_tokens,
+        track=track,
+        leads=leads,
+        device=device,
+        residency=plan.residency if device.has_numbers else "resident",
+        layers=plan.layers,
+        backend=placement.compile,
+        fullgraph=placement.fullgraph,
+    )
+
+
+def _open_module(plan: Plan, target: Target | None) -> OpenedSides:
+    import torch
+
+    from workbench.subjects.module_side import ModuleSide
+
+    fingerprint = ""
+    if target is None:
+        if plan.source is None:
+            raise PlanError("plan.source: expected a Python file with build_model() and example_inputs(), found None.")
+        program = load_program(plan.source)
+        target = Target(reference=program.target, args=program.args, kwargs=program.kwargs)
+        fingerprint = hashlib.sha256(source_file(plan.source).read_bytes()).hexdigest()
+    dtypes = {"fp32": None, "bf16": torch.bfloat16}
+
+    def side(placement: Placement, function: Callable[..., object]) -> ModuleSide:
+        if placement.profile not in dtypes:
+            raise PlanError(
+                f"placement.profile: expected fp32 (as it is) or bf16 (converted) for a module, "
+                f"found {placement.profile!r}."
+            )
+        return ModuleSide(
+            function,
+            target.args,
+            target.kwargs or {},
+            device=open_device(placement),
+            seed=plan.inputs.seed,
+            dtype=dtypes[placement.profile],
+            backend=placement.compile,
+            fullgraph=placement.fullgraph,
+        )
+
+    reference = side(plan.reference, target.reference)
+    candidate = None
+    placement = plan.candidate or (plan.reference if target.candidate is not None else None)
+    if placement is not None:
+        candidate = side(placement, target.candidate or target.reference)
+        _expect_same_program(reference, candidate)
+    return OpenedSides(
+        reference=cast("Side", reference), candidate=cast("Side | None", candidate), fingerprint=fingerprint
+    )
+
+
+def source_file(spec: str) -> Path:
+    """Return the file of `file.py` or `file.py:name`."""
+    file, colon, _ = spec.rpartition(":")
+    return Path(file if colon and file.endswith(".py") else spec)
+
+
+def _expect_same_program(reference: Side, candidate: Side) -> None:
+    ours = [(point.module, point.call) for point in reference.points]
+    theirs = [(point.module, point.call) for point in candidate.points]
+    if ours != theirs:
+        first = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), -1)
+        place = f"step {first}: {ours[first][0]!r} and {theirs[first][0]!r}" if first >= 0 else "one is longer"
+        raise PlanError(
+            f"the two sides run different modules ({len(ours)} and {len(theirs)} steps; {place}). "
+            "Compare them as plain callables: hand over functions instead of modules."
+        )
