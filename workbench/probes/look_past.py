@@ -89,7 +89,7 @@ class LookPast:
             if len(lines) > 1:
                 self.obstacles.setdefault(f"{name} ({root.file}:{root.line}) has no function that could be cut")
             return False
-        if function.pieces and code is function.code:
+        if function.pieces and code == function.code:
             self.obstacles.setdefault(f"{name} ({root.file}:{root.line}) is made anew at every call")
             return False
         if root.line in function.breaks:
@@ -115,7 +115,8 @@ class LookPast:
         code = max((one.__code__ for one in objects), key=lambda one: one.co_firstlineno)
         function = _Function(
             code=code,
-            objects=tuple(one for one in objects if one.__code__ is code),
+            # Equal, not the same: a file that was run twice has two of each, and Dynamo does not say which it met.
+            objects=tuple(one for one in objects if one.__code__ == code),
             definition=_definition(code, objects[0].__globals__),
         )
         self._functions[code] = function
@@ -141,7 +142,7 @@ class LookPast:
             for piece in split.pieces:
                 one.__globals__[piece.name] = FunctionType(piece.code, one.__globals__, code.co_name)
                 stack.callback(one.__globals__.pop, piece.name, None)
-            stack.callback(setattr, one, "__code__", code)
+            stack.callback(setattr, one, "__code__", one.__code__)
             one.__code__ = split.outer
         return count + len(split.pieces)
 
