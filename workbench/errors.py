@@ -23,6 +23,10 @@ class StepError(WorkbenchError):
     """A step that cannot run from where the cursor stands."""
 
 
+class DryRunError(StepError):
+    """An operation that needs numbers, or mixes devices, on a device that has only shapes."""
+
+
 class ReplayMismatch(WorkbenchError):
     """A replay whose findings differ from the recorded ones."""
 
