@@ -134,7 +134,7 @@ def keep_tensor(journal: Journal, key: str, tensor: Tensor) -> str | None:
     return journal.keep(key, _STORED_NAME[tensor.dtype], tuple(tensor.shape), tensor_bytes(tensor))
 
 
-def journal_tensor(journal: Journal, key: str) -> Tensor:
+def captured_tensor(journal: Journal, key: str) -> Tensor:
     """Return a captured tensor, on the CPU, in the dtype it was captured in.
 
     Raises:

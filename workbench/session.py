@@ -18,17 +18,18 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar
 
 import torch
 from torch import Tensor
 
-from workbench.captures import journal_tensor, keep_tensor, summarize
+from workbench.actions import Action
+from workbench.captures import captured_tensor, keep_tensor, summarize
 from workbench.compare.search import first_difference
 from workbench.compare.steps import compare_step, is_choice
 from workbench.compare.tolerances import ErrorKind
-from workbench.errors import PlanError, StepError, TargetCrash
-from workbench.journal import Journal, JournalHeader
+from workbench.errors import JournalError, PlanError, StepError, TargetCrash
+from workbench.journal import PATH_FIELDS, Journal, JournalHeader
 from workbench.models import OpenedSides, Target, open_sides
 from workbench.plan import Plan, Tolerance
 from workbench.records import (
@@ -47,9 +48,29 @@ from workbench.results import RunResult, StepResult, step_verdict
 from workbench.stepper import StepPoint, place_text, point_after, point_before
 from workbench.subjects.base import Observed, Side
 
+if TYPE_CHECKING:
+    from workbench.probes.graphs import GraphFindings
+    from workbench.probes.memory import MemoryFindings
+
 _R = TypeVar("_R", bound=Record)
 Progress = Callable[[str], None]
 StopAt = Literal["difference", "flip", "never"]
+
+
+VERBS: tuple[str, ...] = (
+    "step",
+    "run",
+    "rewind",
+    "capture",
+    "edit",
+    "first_divergence",
+    "generate",
+    "verify",
+    "memory",
+    "trace_graphs",
+    "note",
+)
+"""The methods that are written to the journal, and that a replay issues again."""
 
 
 class Session:
@@ -99,7 +120,7 @@ class Session:
         self._sides: OpenedSides = open_sides(plan, handed)
         self._last: dict[SideName, Observed] = {}
         self._targets_given = target is not None
-        base = Path.cwd() if path is None else Path(path).parent
+        self._base = base = Path.cwd() if path is None else Path(path).parent
         header = JournalHeader(
             versions=versions(), plan=_stored_plan(plan, base), title=title, fingerprint=self._sides.fingerprint
         )
@@ -224,7 +245,7 @@ class Session:
             capture = keep_tensor(self.journal, f"edit:{side}:{name}", value)
         assert capture is not None, "a value with numbers has been kept"
         self._act("edit", {"name": name, "side": side, "capture": capture, **({"note": note} if note else {})})
-        new = journal_tensor(self.journal, capture)
+        new = captured_tensor(self.journal, capture)
         target = self._side(side)
         held = target.tensors()
         before = keep_tensor(self.journal, f"before:{side}:{name}", held[name]) if name in held else None
@@ -305,10 +326,118 @@ class Session:
             Generated(stamp=self._stamp(), side=side, prompt_token_ids=prompt, token_ids=token_ids, text=text)
         )
 
+    def verify(self, golden: str, *, mode: str = "", prompts: Sequence[str] = ()) -> bool:
+        """Hold the reference side's model against golden data and return whether every check passed.
+
+        Args:
+            golden: folder in the golden format.
+            mode: which of its modes; that of the reference's profile when empty.
+            prompts: names of golden prompts, all when empty.
+
+        Raises:
+            StepError: the plan's model is not the text model.
+            PortError: no such folder, mode or prompt.
+        """
+        stored = _relative(golden, self._base)
+        given = {"golden": stored, "mode": mode, "prompts": list(prompts)}
+        self._act("verify", {name: value for name, value in given.items() if value})
+        from workbench.subjects.verification import verify_side
+
+        passed = True
+        rows = verify_side(
+            self._reference, Path(golden), mode or self.plan.reference.profile, tuple(prompts), self._progress
+        )
+        for row in rows:
+            passed &= self._record(row).passed
+        return passed
+
+    def memory(
+        self, module: str = "", *, phase: str = "prefill", side: SideName = "reference", allocator: bool = False
+    ) -> MemoryFindings:
+        """Record every allocation of a forward pass, or of one part of it: who made it, where, and until when.
+
+        Args:
+            module: a module of the run, "" for everything.
+            phase: "prefill" or "decode"; no matter for a module of the user.
+            side: on which side; a dry one computes, all others observe.
+            allocator: run once more under torch's profiler, to see also what the allocator alone sees (CPU only).
+
+        Raises:
+            StepError: no such module.
+            TargetCrash: the call raises; what had been recorded is kept.
+        """
+        given = {"module": module, "phase": phase, "side": side, "allocator": allocator}
+        self._act(
+            "memory", _changed(given, {"module": "", "phase": "prefill", "side": "reference", "allocator": False})
+        )
+        from workbench.probes.memory import record_memory
+
+        chosen = self._side(side)
+        call = chosen.call(module, phase)
+        return record_memory(
+            call.function,
+            call.args,
+            call.kwargs,
+            module=call.module,
+            device=chosen.device,
+            sink=self._record,
+            phase=phase,
+            allocator=allocator,
+            progress=self._progress,
+        )
+
+    def trace_graphs(self, module: str = "", *, phase: str = "decode", side: SideName = "reference") -> GraphFindings:
+        """List the graphs Dynamo captures of a forward pass, or of one part of it, and every break with its line.
+
+        Args:
+            module: a module of the run, "" for everything.
+            phase: "prefill" or "decode"; no matter for a module of the user.
+            side: whose model.
+
+        Raises:
+            StepError: no such module.
+            TargetCrash: the call itself raises.
+        """
+        given = {"module": module, "phase": phase, "side": side}
+        self._act("trace_graphs", _changed(given, {"module": "", "phase": "decode", "side": "reference"}))
+        from workbench.probes.graphs import record_graph_breaks
+
+        call = self._side(side).call(module, phase)
+        return record_graph_breaks(
+            call.function,
+            call.args,
+            call.kwargs,
+            module=call.module,
+            sink=self._record,
+            phase=phase,
+            progress=self._progress,
+        )
+
     def note(self, text: str) -> Note:
         """Write a remark into the journal."""
         self._act("note", {"text": text})
         return self._record(Note(stamp=self._stamp(), text=text))
+
+    def reissue(self, action: Action, recorded: Journal) -> object:
+        """Ask a recorded action again and return its answer; tensors it put in place come from that journal.
+
+        Raises:
+            JournalError: no verb of this name, or arguments it does not take.
+        """
+        if action.verb not in VERBS:
+            raise JournalError(f"action {action.verb!r}: expected one of {', '.join(VERBS)}.")
+        arguments = dict(action.arguments)
+        if action.verb == "verify" and recorded.path is not None and isinstance(arguments.get("golden"), str):
+            arguments["golden"] = str(recorded.path.parent / str(arguments["golden"]))
+        if action.verb == "edit" and isinstance(arguments.get("capture"), str):
+            capture = str(arguments.pop("capture"))
+            arguments["value"] = captured_tensor(recorded, capture)  # pyright: ignore[reportArgumentType]
+        try:
+            return getattr(self, action.verb)(**arguments)
+        except TypeError as error:
+            if "argument" in str(error) and action.verb in str(error):
+                raise JournalError(f"{action.call_text()}: {error}") from error
+            raise
 
     def close(self) -> None:
         """Give back models and caches; the journal stays readable."""
@@ -521,8 +650,17 @@ def _differs(records: Sequence[Record]) -> bool:
 def _stored_plan(plan: Plan, base: Path) -> dict[str, object]:
     """Return the plan with its paths relative to the journal's folder, so that both can be moved together."""
     body: dict[str, object] = dict(plan.to_json())
-    for name in ("checkpoint", "golden", "source"):
+    for name in PATH_FIELDS:
         value = body.get(name)
-        if isinstance(value, str) and not Path(value).is_absolute():
-            body[name] = os.path.relpath(value, base)
+        if isinstance(value, str):
+            body[name] = _relative(value, base)
     return body
+
+
+def _relative(path: str, base: Path) -> str:
+    return path if Path(path).is_absolute() else os.path.relpath(path, base)
+
+
+def _changed(given: Mapping[str, object], defaults: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments that are not the default: what a reader of the script needs to see."""
+    return {name: value for name, value in given.items() if value != defaults[name]}

@@ -87,12 +87,13 @@ class CheckRow(Record):
         subject: what was checked, as in a prompt's name.
         check: which check.
         passed: the answer.
-        worst: worst figure seen, None where there is none.
+        worst: worst figure seen, None where there is none; rounding, so never compared.
         limit: what it was held against, None where exact.
         note: in words.
     """
 
     kind: ClassVar[str] = "check_row"
+    volatile: ClassVar[frozenset[str]] = frozenset({"worst", "note"})
     subject: str
     check: str
     passed: bool

@@ -21,13 +21,13 @@ class TensorSummary(Record):
         device: as in `neuron:0`.
         min, max, mean, std, norm: over the finite elements, None where there are none or numbers do not exist (dry).
         nan_count, inf_count, zero_count: elements; None in dry.
-        digest: first 16 hex digits of the SHA-256 of the bytes; "" in dry. Not a finding, since last
-            bits differ between machines.
+        digest: first 16 hex digits of the SHA-256 of the bytes; "" in dry. Neither it nor the mean is a finding:
+            last bits differ between machines, and a mean of values that cancel is all last bits.
         capture: key into the journal's side file, or None when only the summary was kept.
     """
 
     kind: ClassVar[str] = "tensor_summary"
-    volatile: ClassVar[frozenset[str]] = frozenset({"digest", "capture"})
+    volatile: ClassVar[frozenset[str]] = frozenset({"digest", "capture", "mean"})
     name: str
     side: Side
     shape: tuple[int, ...]
@@ -49,6 +49,9 @@ class TensorSummary(Record):
 class TensorDiff(Record):
     """One tensor compared between the two sides.
 
+    The finding is the verdict under its rule; the figures are differences of rounding, which another machine rounds
+    otherwise.
+
     Attributes:
         name: what was compared.
         error: "accumulated" (the candidate was fed by itself) or "isolated" (it was fed the reference's input).
@@ -63,6 +66,9 @@ class TensorDiff(Record):
     """
 
     kind: ClassVar[str] = "tensor_diff"
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {"max_abs", "max_rel", "rel_l2", "cosine", "worst_index", "max_steps", "note"}
+    )
     name: str
     error: Literal["accumulated", "isolated"]
     max_abs: float | None
@@ -91,6 +97,7 @@ class DiscreteFlip(Record):
     """
 
     kind: ClassVar[str] = "discrete_flip"
+    volatile: ClassVar[frozenset[str]] = frozenset({"min_margin"})
     name: str
     error: Literal["accumulated", "isolated"]
     rows: int

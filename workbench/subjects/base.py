@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from workbench.devices.base import Device
 from workbench.stepper import StepPoint
 
 
@@ -66,6 +67,11 @@ class Side(Protocol):
     @property
     def has_numbers(self) -> bool:
         """False for a dry side: shapes only."""
+        ...
+
+    @property
+    def device(self) -> Device | None:
+        """Where the side runs; None for data from files."""
         ...
 
     @property

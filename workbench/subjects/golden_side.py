@@ -32,6 +32,7 @@ class GoldenSide:
     """
 
     has_numbers = True
+    device = None
     precision = None
 
     def __init__(self, folder: Path, mode: str, prompt: str, points: Sequence[StepPoint]) -> None:

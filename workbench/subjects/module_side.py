@@ -69,7 +69,7 @@ class ModuleSide:
         backend: str | None = None,
         fullgraph: bool = False,
     ) -> None:
-        self._device, self._seed = device, seed
+        self.device, self._seed = device, seed
         self.precision = dtype
         self._root = owner_module(target)
         self._target = target
@@ -105,7 +105,7 @@ class ModuleSide:
     @property
     def has_numbers(self) -> bool:
         """False for a dry side."""
-        return self._device.has_numbers
+        return self.device.has_numbers
 
     def advance(self) -> Observed:
         """Run to the end of the next leaf, or to the end of the call.
@@ -159,7 +159,7 @@ class ModuleSide:
         kept = {} if self._root is None else {key: buffer.clone() for key, buffer in self._root.named_buffers()}
         state = torch.get_rng_state()
         try:
-            with self._device.active(), torch.no_grad():
+            with self.device.active(), torch.no_grad():
                 output = _named_outputs(function(*args, **kwargs), name)
         finally:
             torch.set_rng_state(state)
@@ -239,7 +239,7 @@ class ModuleSide:
         handle = module.register_forward_pre_hook(before, with_kwargs=True)
         kept = {key: buffer.clone() for key, buffer in self._root.named_buffers()} if self._root is not None else {}
         try:
-            with self._device.active(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+            with self.device.active(), torch.no_grad(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self._seed)
                 self._target(*args, **kwargs)
         finally:
@@ -262,7 +262,7 @@ class ModuleSide:
         if self._call is None:
             self._restore(self._buffers)
             args, kwargs = self._fresh()
-            self._call = PausedCall(self._target, args, kwargs, leaves=self._leaves, context=self._device.active)
+            self._call = PausedCall(self._target, args, kwargs, leaves=self._leaves, context=self.device.active)
         with self._own_random():
             held = self._call.advance()
         if isinstance(held, Finished) and held.error is not None:
@@ -291,7 +291,7 @@ class ModuleSide:
             torch.set_rng_state(outside)
 
     def _restore(self, buffers: Mapping[str, Tensor]) -> None:
-        if self._root is None or not self._device.has_numbers:
+        if self._root is None or not self.device.has_numbers:
             return
         own = dict(self._root.named_buffers())
         with torch.no_grad():
@@ -300,7 +300,7 @@ class ModuleSide:
 
     def _fresh(self) -> tuple[tuple[object, ...], dict[str, object]]:
         """Return copies of the call's arguments, so that a call which changes them can be made again."""
-        with self._device.active():
+        with self.device.active():
             args = cast("tuple[object, ...]", clone_tensors(self._args))
             return args, cast("dict[str, object]", clone_tensors(self._kwargs))
 

@@ -89,7 +89,7 @@ class TextSide:
         self.prompts = [tuple(prompt) for prompt in prompts]
         self._max_tokens = max_tokens
         self._leads = leads
-        self._device = device
+        self.device = device
         self._residency: Residency = residency
         self._steps = tuple(step for step in text_model.model.steps() if _within(step, layers))
         self._points = _program(self._steps, max_tokens)
@@ -118,7 +118,7 @@ class TextSide:
     @property
     def has_numbers(self) -> bool:
         """False for a dry side."""
-        return self._device.has_numbers
+        return self.device.has_numbers
 
     @property
     def precision(self) -> torch.dtype:
@@ -315,7 +315,7 @@ class TextSide:
         return build_decode(cache.layout, sequences, engram=self.text_model.engram)
 
     def _placed(self, batch: InputMetadata) -> InputMetadata:
-        placed = self._device.place(batch)
+        placed = self.device.place(batch)
         assert isinstance(placed, type(batch)), "a placed batch is a batch"
         return placed
 
@@ -358,7 +358,7 @@ class TextSide:
             model.unload(step.weights)
 
     def _active(self) -> contextlib.AbstractContextManager[object]:
-        return self._device.active()
+        return self.device.active()
 
 
 class StepsCall(torch.nn.Module):
