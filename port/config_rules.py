@@ -174,6 +174,12 @@ def _source_problems(config: "ModelConfig") -> Iterator[str]:
         missing = sorted(set(getattr(config, coarse)) - set(getattr(config, fine)))
         if missing:
             yield f"{fine}: expected to contain every layer of {coarse}; layers {missing} are missing"
+    without_latent = sorted(set(config.index_k_source_layer_ids) - set(config.kv_source_layer_ids))
+    if without_latent:
+        yield (
+            f"index_k_source_layer_ids: expected layers of kv_source_layer_ids, whose compressor gives the latent an "
+            f"index key is made from; layers {without_latent} have none"
+        )
     for layer in range(layers):
         if ratios[layer] == 0:
             continue
@@ -211,6 +217,14 @@ def _candidate_problems(config: "ModelConfig") -> Iterator[str]:
             f"candidate_topk_blocks * candidate_block_size: expected at least index_topk ({config.index_topk}); "
             f"found {config.candidate_topk_blocks} * {config.candidate_block_size}"
         )
+    keys = source_of(source, config.index_k_source_layer_ids)
+    for layer in config.index_source_layer_ids:
+        others = source_of(layer, config.index_k_source_layer_ids)
+        if layer > source and others != keys:
+            yield (
+                f"candidate_source_layer_id: layer {layer} selects inside the blocks of layer {source} and would have "
+                f"to score the same entries; it scores those of layer {others}, not of layer {keys}"
+            )
 
 
 def _engram_problems(config: "ModelConfig") -> Iterator[str]:

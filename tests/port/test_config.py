@@ -95,6 +95,8 @@ def test_all_missing_and_mistyped_keys_are_named_in_one_error(released):
         ({"kv_source_layer_ids": [8, 14, 20]}, "expected a source at or before layer 2"),
         ({"kv_source_layer_ids": [1, 8, 14, 20]}, "layer 1 has ratio 0"),
         ({"index_source_layer_ids": [2, 8, 20]}, "expected to contain every layer of index_k_source_layer_ids"),
+        ({"index_k_source_layer_ids": [2, 8, 14, 20, 24]}, "layers [24] have none"),
+        ({"candidate_source_layer_id": 14}, "layer 20 selects inside the blocks of layer 14"),
         ({"candidate_source_layer_id": 21}, "candidate_source_layer_id: expected one of index_source_layer_ids"),
         ({"candidate_topk_blocks": 1}, "expected at least index_topk (512)"),
         ({"engram_num_embeddings": [5]}, "expected one number per Engram layer (2); found 1"),
