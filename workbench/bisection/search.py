@@ -1,4 +1,4 @@
-"""The search for the smallest failing set: a generator of proposals, answered one by one. No torch, no process, no clock.
+"""The search for the smallest failing set: a generator of proposals, answered one by one. No torch, no process.
 
 Order of work: does the whole fail; the shortest failing prefix (binary search); the shortest failing suffix of that
 (doubling, since faults tend to be local, then binary search); the needed items between the two ends, one binary

@@ -129,7 +129,8 @@ class TrialServer:
         process, self._process = self._process, None
         if process is None:
             return
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.close()
         try:
             process.wait(timeout=10)
@@ -166,7 +167,8 @@ class TrialServer:
             )
 
     def _write(self, body: Mapping[str, Json]) -> None:
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(body).encode() + b"\n")
             self._process.stdin.flush()
@@ -174,7 +176,8 @@ class TrialServer:
             pass  # the read that follows finds the end of the stream and says so
 
     def _read(self) -> dict[str, object] | None:
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         return json.loads(line) if line.endswith(b"\n") else None
 
