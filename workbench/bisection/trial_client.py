@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -15,10 +16,13 @@ import psutil
 
 from workbench.errors import WorkbenchError
 from workbench.records.base import Json
+from workbench.settings import child_environment
 
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv[1]); from workbench.bisection.trial_server import main; main(sys.argv[2:])"
 )
+# A forked child inherits no thread but the one that forks it.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -29,10 +33,12 @@ class CommandRequest:
     Attributes:
         argv: program and arguments; no shell is involved.
         cwd: folder it runs in.
+        environment: variables set beside those of this process.
     """
 
     argv: tuple[str, ...]
     cwd: str
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +49,13 @@ class CallRequest:
         function: `module:name` inside `workbench`.
         argument: its only argument.
         cwd: folder it runs in.
+        environment: variables set beside those of this process.
     """
 
     function: str
     argument: Mapping[str, Json]
     cwd: str
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +64,7 @@ class ChildReport:
 
     Attributes:
         exit_status: of the child, negative for a signal, None when it was ended from outside.
-        ended_because: "" (by itself), "timeout", "memory", "cancelled" or "server died".
+        ended_because: "" (by itself), "timeout", "memory" or "server died".
         elapsed_s: wall seconds.
         output: what it printed, head and tail when it printed very much.
         output_bytes: how much it printed.
@@ -66,7 +74,7 @@ class ChildReport:
     """
 
     exit_status: int | None
-    ended_because: Literal["", "timeout", "memory", "cancelled", "server died"]
+    ended_because: Literal["", "timeout", "memory", "server died"]
     elapsed_s: float
     output: str
     output_bytes: int
@@ -78,13 +86,18 @@ class ChildReport:
 class TrialServer:
     """A warm process that forks one child per trial; a context manager."""
 
-    def __init__(self, preload: Sequence[str] = ()) -> None:
+    def __init__(self, preload: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> None:
         """Start the process and import `preload` in it.
+
+        Args:
+            preload: modules every trial needs; imported once.
+            environment: variables set before anything is imported, which is when libraries read them.
 
         Raises:
             WorkbenchError: it could not start.
         """
         self.preload = tuple(preload)
+        self._environment = {**_ONE_THREAD, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
 
@@ -95,12 +108,16 @@ class TrialServer:
 
         A KeyboardInterrupt while it runs ends the trial's processes before it goes on.
         """
-        limits: dict[str, Json] = {"timeout_s": timeout_s, "memory_limit_bytes": memory_limit_bytes}
+        body: dict[str, Json] = {
+            "cwd": request.cwd,
+            "environment": dict(request.environment),
+            "timeout_s": timeout_s,
+            "memory_limit_bytes": memory_limit_bytes,
+        }
         if isinstance(request, CommandRequest):
-            body: dict[str, Json] = {"kind": "command", "argv": list(request.argv), "cwd": request.cwd, **limits}
+            body |= {"kind": "command", "argv": list(request.argv)}
         else:
-            argument = dict(request.argument)
-            body = {"kind": "call", "function": request.function, "argument": argument, "cwd": request.cwd, **limits}
+            body |= {"kind": "call", "function": request.function, "argument": dict(request.argument)}
         if self._process is None:
             self._start()
         try:
@@ -131,7 +148,8 @@ class TrialServer:
             return
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
         try:
             process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -153,6 +171,7 @@ class TrialServer:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            env=child_environment(self._environment),
         )
         try:
             reply = self._read()

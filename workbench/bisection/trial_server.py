@@ -6,8 +6,8 @@ device, then forks one child per trial. It also outlives the user's process by n
 closes (the driver was killed), it kills whatever runs and ends.
 
 Protocol, one JSON object a line. In: `{"kind": "command", "argv": [...]}` or `{"kind": "call", "function":
-"module:name", "argument": {...}}`, each with `cwd`, `timeout_s` and `memory_limit_bytes`; `{"kind": "cancel"}` while a
-trial runs; `{"kind": "count"}`. Out: one `ChildReport` per trial.
+"module:name", "argument": {...}}`, each with `cwd`, `environment`, `timeout_s` and `memory_limit_bytes`. Out: one
+`ChildReport` per trial. The end of the input ends a running trial, with all it started, and the server.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ import traceback
 from dataclasses import dataclass, field
 
 from workbench.bisection import processes
+from workbench.settings import child_environment, put_environment
 
 _KEPT_BYTES = 32 * 1024
-_MEMORY_POLL_S = 0.25
+_MEMORY_POLL_S = 0.1
 # A trial that waits for a processor is not charged for it, up to this many times its limit.
 _STARVED_LIMIT = 8.0
 
@@ -78,9 +79,6 @@ def main(preload: list[str]) -> None:
 
 
 def _warm(preload: list[str]) -> None:
-    # Libraries read these when they load; one thread, because a forked child inherits no other thread.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.putenv(name, "1")
     for name in preload:
         module = importlib.import_module(name)
         warm_up = getattr(module, "warm_up", None)
@@ -103,10 +101,7 @@ class _Server:
     def serve(self) -> None:
         while (line := self._next_line()) is not None:
             request = json.loads(line)
-            if request["kind"] == "count":
-                _reply(self._sink, {"descendants": len(processes.descendants())})
-            elif request["kind"] != "cancel":
-                _reply(self._sink, self._run(request))
+            _reply(self._sink, self._run(request))
         processes.end_descendants()
 
     def _next_line(self) -> str | None:
@@ -149,7 +144,7 @@ class _Server:
                 if not data:
                     processes.end_descendants(watch.pid)
                     os._exit(0)
-                watch.ended_because = "cancelled"
+                self._buffer += data
             watch.read(ready)
 
 
@@ -251,8 +246,13 @@ def _be_child(request: dict, output_fd: int, answer_fd: int, foreign: tuple[int,
         os.chdir(request["cwd"])
         if request["kind"] == "command":
             os.set_inheritable(answer_fd, False)
-            _exec(request["argv"])
+            _exec(request["argv"], request["environment"])
+        put_environment(request["environment"])
         status = _call(request, answer_fd)
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
         status = 1
@@ -263,9 +263,9 @@ def _be_child(request: dict, output_fd: int, answer_fd: int, foreign: tuple[int,
         os._exit(status)
 
 
-def _exec(argv: list[str]) -> None:
+def _exec(argv: list[str], environment: dict[str, str]) -> None:
     try:
-        os.execvp(argv[0], argv)
+        os.execvpe(argv[0], argv, child_environment(environment))
     except OSError as error:
         print(f"cannot start {argv[0]!r}: {error.strerror}", file=sys.stderr)
         sys.stderr.flush()
