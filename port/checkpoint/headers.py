@@ -47,6 +47,7 @@ class ShardHeader:
         file: file name relative to the checkpoint folder.
         file_bytes: size on disk.
         data_start: where tensor data begins; 0 when the header could not be read.
+        header_bytes: length of the header as the first 8 bytes declare it, believed or not; 0 in a file without them.
         entries: tensors whose bytes are all there, by the name in the file.
         damaged: tensors that must not be read, with the reason.
         metadata: the `__metadata__` strings.
@@ -59,6 +60,7 @@ class ShardHeader:
     file: str
     file_bytes: int
     data_start: int = 0
+    header_bytes: int = 0
     entries: Mapping[str, TensorEntry] = field(default_factory=dict[str, TensorEntry])
     damaged: Mapping[str, Problem] = field(default_factory=dict[str, Problem])
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -105,7 +107,8 @@ def inspect_header(path: Path, *, file: str) -> ShardHeader:
             file_bytes = path.stat().st_size
             start = stream.read(LENGTH_BYTES)
             if problem := _check_start(start, file_bytes, file, stream.read(512 - LENGTH_BYTES)):
-                return ShardHeader(file=file, file_bytes=file_bytes, problems=(problem,))
+                declared = int.from_bytes(start, "little") if len(start) == LENGTH_BYTES else 0
+                return ShardHeader(file=file, file_bytes=file_bytes, header_bytes=declared, problems=(problem,))
             stream.seek(LENGTH_BYTES)
             text = stream.read(int.from_bytes(start, "little"))
     except OSError as error:
@@ -135,6 +138,7 @@ def parse_header(text: bytes, *, file: str, file_bytes: int) -> ShardHeader:
         file=file,
         file_bytes=file_bytes,
         data_start=data_start,
+        header_bytes=len(text),
         entries=records.entries,
         damaged=records.damaged,
         metadata=records.metadata,
