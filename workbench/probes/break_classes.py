@@ -26,7 +26,10 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("backend_failed", r"Backend compiler exception"),
     # A tensor's value or a size that depends on it.
     ("tensor_item", r"Tensor\.item\(\)"),
-    ("dynamic_shape_op", r"Dynamic shape operator|data-dependent output shape|Dynamic slicing with Tensor"),
+    (
+        "dynamic_shape_op",
+        r"Dynamic shape operator|data-dependent output shape|unbacked SymInt|Dynamic slicing with Tensor",
+    ),
     (
         "data_dependent_op",
         r"Data dependent operator|tolist\(\)|non-scalar tensor|unsupported index\(Tensor\)|repr\(\) on tensor",
@@ -43,7 +46,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (
         "higher_order_op",
         r"torch\.(cond|map|scan|associative_scan|while_loop)\b|HigherOrder|HOP\b|higher order op|invoke_subgraph"
-        r"|strict.mode|hints_wrapper|wrap_with_|out_dtype|executorch|flat_apply|FlexAttention|WrapHigherOrder|nonstrict_trace"
+        r"|[Ss]trict.mode|set_subgraph_inputs|rewrite_signature|hints_wrapper|wrap_with_|out_dtype|executorch|flat_apply|FlexAttention|WrapHigherOrder|nonstrict_trace"
         r"|leaf_function|pytree|nested side effect|checkpoint",
     ),
     (
@@ -56,6 +59,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("sparse_or_nested", r"[Ss]parse|[Nn]ested_?[Tt]ensor"),
     ("distributed", r"[Dd]istributed|collectives|P2P|isend|FSDP|Placement"),
     ("triton", r"[Tt]riton|tma_descriptor|grid type"),
+    ("torch_mode", r"inference_mode|deterministic_algorithms|function mode|torch\.compile call"),
     ("random", r"random|Tensor\.uniform_|torch\.Generator"),
     ("profiler", r"profiler|record_function"),
     ("torchscript", r"TorchScript|ScriptModules|torch\.jit|wrap_jit"),
@@ -100,7 +104,8 @@ _RULES: tuple[tuple[str, str], ...] = (
     ("reconstruction", r"[Rr]econstruct"),
     (
         "unsupported_builtin",
-        r"builtin|isinstance|issubclass|hasattr|super\(|super getattr|\bid\(|call_id|hash|repr|str\(|__len__|iter\("
+        r"builtin|isinstance|issubclass|hasattr|super\(|super getattr|arg super"
+        r"|vectorcall|[Hh]ashability|\bid\(|call_id|hash|repr|str\(|__len__|iter\("
         r"|next\(|\bsort|type\(\) call|cast\(\)|range\(|getattr|__get__|_impl\b|slot not|sq_|tp_|nb_|mp_|len_"
         r"|richcompare|comparison|operator|vars\(|list\(",
     ),
@@ -112,6 +117,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (
         "bytecode",
         r"bytecode|BUILD_|LOAD_|CALL_INTRINSIC|UNPACK|SEND|Comprehension|NullVariable|cell|closure|local variable|"
+        r"deleted variable|Inline attempt|"
         r"Import|import|__build_class__|__class__|metaclass|mro",
     ),
     ("container", r"dict|set\b|key|list|__getitem__|TypeError|unpacking|sequence"),

@@ -1,4 +1,4 @@
-"""Which local names a run of statements needs from outside, and which it leaves behind. Syntax only.
+"""Which local names a run of statements needs from outside, which it leaves behind, which change. Syntax only.
 
 Not a full data-flow analysis: where in doubt a name counts as needed, which costs an argument and is never wrong.
 """
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,3 +197,56 @@ class _Walker(ast.NodeVisitor):
 
 def _defaults(args: ast.arguments) -> list[ast.expr]:
     return [value for value in (*args.defaults, *args.kw_defaults) if value is not None]
+
+
+def changing_outer_names(definition: ast.FunctionDef) -> tuple[str, ...]:
+    """Return the names an inner function reads of its outer one that get another value while it may be alive.
+
+    Such a name is one variable for both. It gets another value where an assignment stands after the inner function, or
+    in a loop around both. A generator expression is taken as used up at once.
+    """
+    found: dict[str, None] = {}
+    inner = [one for one in ast.walk(definition) if isinstance(one, _FUNCTIONS) and one is not definition]
+    loops = [one for one in ast.walk(definition) if isinstance(one, (ast.For, ast.While))]
+    assigned = _own_assignments(definition)
+    for function in inner:
+        around = [loop for loop in loops if _inside(function, loop)]
+        outer = _outer_reads(function)
+        for store in assigned:
+            later = (store.lineno, store.col_offset) > (function.end_lineno or 0, function.end_col_offset or 0)
+            if store.id in outer and (later or any(_inside(store, loop) for loop in around)):
+                found.setdefault(store.id)
+    return tuple(found)
+
+
+def _own_assignments(definition: ast.FunctionDef) -> list[ast.Name]:
+    """Return the names a function assigns itself: not in inner functions, classes and comprehensions."""
+    found: list[ast.Name] = []
+
+    def walk(node: ast.AST) -> None:
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found.append(node)
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, (*_FUNCTIONS, ast.ClassDef, ast.comprehension)):
+                walk(child)
+
+    walk(definition)
+    return found
+
+
+def _outer_reads(function: Function) -> set[str]:
+    nodes = [node for part in _body(function) for node in ast.walk(part)]
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    own = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+    if not isinstance(function, ast.Lambda):
+        own |= {one.id for one in names if not isinstance(one.ctx, ast.Load)}
+    return {one.id for one in names if isinstance(one.ctx, ast.Load)} - own
+
+
+def _body(function: Function) -> list[ast.AST]:
+    return [function.body] if isinstance(function, ast.Lambda) else list(function.body)
+
+
+def _inside(node: ast.expr | ast.stmt, loop: ast.stmt) -> bool:
+    start, end = (loop.lineno, loop.col_offset), (loop.end_lineno or 0, loop.end_col_offset or 0)
+    return start <= (node.lineno, node.col_offset) and (node.end_lineno or 0, node.end_col_offset or 0) <= end

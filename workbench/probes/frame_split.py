@@ -19,16 +19,27 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import TypeVar
 
-from workbench.probes.frame_names import name_use
+from workbench.probes.frame_names import changing_outer_names, name_use
+from workbench.probes.frame_rewrites import (
+    act_on,
+    at,
+    bare,
+    is_name,
+    leaving,
+    load,
+    mark_leaves,
+    own_super,
+    pair,
+    stays,
+    store,
+    template,
+    without_delete,
+)
 
 PIECE = "__workbench_piece_{}__"
-_ANSWER = "__workbench_answer__"
 _COMPOUND = (ast.For, ast.While, ast.If, ast.With, ast.Try, ast.Match)
 _OWN_NAMES = ("locals", "vars", "exec", "eval")
-
-_Node = TypeVar("_Node", bound=ast.AST)
 
 
 class CannotSplit(Exception):
@@ -112,6 +123,9 @@ def _refuse(definition: ast.FunctionDef) -> None:
             raise CannotSplit(f"{definition.name}: an inner function assigns outer names (nonlocal)")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _OWN_NAMES:
             raise CannotSplit(f"{definition.name}: it looks at its own local names ({node.func.id})")
+    changing = changing_outer_names(definition)
+    if changing:
+        raise CannotSplit(f"{definition.name}: an inner function reads names that change later ({', '.join(changing)})")
 
 
 class _Cutter:
@@ -132,9 +146,9 @@ class _Cutter:
         fresh = [one for one in self.handed if one not in self.arguments and one not in self.code.co_freevars]
         start: list[ast.stmt] = [ast.Global(names=self.globals)] if self.globals else []
         if fresh:
-            start.append(ast.Assign(targets=[_store(one) for one in fresh], value=ast.Constant(None)))
+            start.append(ast.Assign(targets=[store(one) for one in fresh], value=ast.Constant(None)))
         first = self.definition.body[0]
-        return self.compile(self.definition.args, [*(_at(one, first) for one in start), *body], first)
+        return self.compile(self.definition.args, [*(at(one, first) for one in start), *body], first)
 
     def block(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
         result: list[ast.stmt] = []
@@ -149,16 +163,16 @@ class _Cutter:
             broken = any(statement.lineno <= line <= (statement.end_lineno or 0) for line in self.breaks)
             if isinstance(statement, (ast.Global, ast.Pass)):
                 continue
-            if _stays(statement):
+            if stays(statement):
                 close()
-                result.append(_without_delete(statement))
+                result.append(without_delete(statement))
             elif broken:
                 close()
                 result.extend([self.opened(statement)] if isinstance(statement, _COMPOUND) else self.piece([statement]))
             else:
                 run.append(statement)
         close()
-        return result or [_at(ast.Pass(), statements[0])]
+        return result or [at(ast.Pass(), statements[0])]
 
     def opened(self, statement: ast.stmt) -> ast.stmt:
         """Keep the statement itself in the outer function and cut its bodies."""
@@ -184,42 +198,42 @@ class _Cutter:
         if isinstance(test, ast.Constant) or any(isinstance(one, ast.NamedExpr) for one in ast.walk(test)):
             return test
         yes, no = (ast.Return(value=ast.Constant(value)) for value in (True, False))
-        jump = _at(ast.If(test=test, body=[yes], orelse=[no]), test)
+        jump = at(ast.If(test=test, body=[yes], orelse=[no]), test)
         use = name_use([jump], self.names)
         return self.call(use.needed, [jump], test, single=True)
 
     def piece(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         first = statements[0]
         single = len(statements) == 1 and not isinstance(first, _COMPOUND)
-        body = [_OwnSuper(self.arguments).visit(_without_delete(one)) for one in statements]
+        body = [own_super(without_delete(one), self.arguments) for one in statements]
         use = name_use(body, self.names)
         read_elsewhere = self._read_outside(statements)
         kept = [name for name in use.assigned if name in read_elsewhere or name in use.needed]
-        leaves = _leaves(body)
+        leaves = leaving(body)
         if leaves == [body[-1]] and isinstance(body[-1], ast.Return):
-            return [_at(ast.Return(value=self.call(use.needed, body, first, single=single)), body[-1])]
-        values = ast.Tuple(elts=[_load(name) for name in kept], ctx=ast.Load())
-        targets = ast.Tuple(elts=[_store(name) for name in kept], ctx=ast.Store())
+            return [at(ast.Return(value=self.call(use.needed, body, first, single=single)), body[-1])]
+        values = ast.Tuple(elts=[load(name) for name in kept], ctx=ast.Load())
+        targets = ast.Tuple(elts=[store(name) for name in kept], ctx=ast.Store())
         if not leaves:
             if not kept:
-                return [_at(ast.Expr(value=self.call(use.needed, body, first, single=single)), first)]
-            call = self.call(use.needed, [*body, _at(ast.Return(value=values), body[-1])], first, single=single)
+                return [at(ast.Expr(value=self.call(use.needed, body, first, single=single)), first)]
+            call = self.call(use.needed, [*body, at(ast.Return(value=values), body[-1])], first, single=single)
             self.handed.update(dict.fromkeys(kept))
-            return [_at(ast.Assign(targets=[targets], value=call), first)]
+            return [at(ast.Assign(targets=[targets], value=call), first)]
         # The run may leave the function or an outer loop: it answers how it ended beside what it leaves behind.
         needed = tuple(dict.fromkeys([*use.needed, *kept]))
-        marked = [_MarkLeaves(values).visit(one) for one in body]
-        marked.append(_at(ast.Return(value=_pair("next", values)), body[-1]))
+        marked = [mark_leaves(one, values) for one in body]
+        marked.append(at(ast.Return(value=pair("next", values)), body[-1]))
         call = self.call(needed, marked, first, single=single)
-        return [_at(one, first) for one in _act_on(call, targets, {type(leave) for leave in leaves})]
+        return [at(one, first) for one in act_on(call, targets, {type(leave) for leave in leaves})]
 
     def call(self, needed: Sequence[str], body: list[ast.stmt], place: ast.AST, *, single: bool) -> ast.Call:
         """Make a piece of `body` and return the call of it."""
         args = ast.arguments(
             posonlyargs=[], args=[ast.arg(arg=name) for name in needed], kwonlyargs=[], kw_defaults=[], defaults=[]
         )
-        used = [name for name in self.globals if any(_is_name(one, name) for top in body for one in ast.walk(top))]
-        start: list[ast.stmt] = [_at(ast.Global(names=used), place)] if used else []
+        used = [name for name in self.globals if any(is_name(one, name) for top in body for one in ast.walk(top))]
+        start: list[ast.stmt] = [at(ast.Global(names=used), place)] if used else []
         code = self.compile(args, [*start, *body], body[0])
         if code.co_freevars:
             raise CannotSplit(f"{self.code.co_name}: a piece of it needs {code.co_freevars} from outside")
@@ -227,21 +241,21 @@ class _Cutter:
         lines = (body[0].lineno, max(one.end_lineno or one.lineno for one in body))
         self.pieces.append(Piece(name=name, code=code, lines=lines, single=single))
         self.handed.update(dict.fromkeys(needed))
-        return _at(ast.Call(func=_load(name), args=[_load(one) for one in needed], keywords=[]), place)
+        return at(ast.Call(func=load(name), args=[load(one) for one in needed], keywords=[]), place)
 
     def compile(self, args: ast.arguments, body: list[ast.stmt], place: ast.AST) -> CodeType:
         """Return the code of a function of this one's name, in a class of the same name where it stands in one."""
-        function = _template(self.code.co_name, _bare(args), body)
+        function = template(self.code.co_name, bare(args), body)
         inner: ast.stmt = function
         if self.class_name is not None:
             inner = ast.parse(f"class {self.class_name}: pass").body[0]
             assert isinstance(inner, ast.ClassDef), "the template is a class"
             inner.body = [function]
         free = [name for name in self.code.co_freevars if name != "__class__"]
-        around: list[ast.stmt] = [ast.Assign(targets=[_store(one) for one in free], value=ast.Constant(None))]
-        factory = _template("factory", ast.parse("def f(): pass").body[0].args, [*(around if free else []), inner])  # pyright: ignore[reportAttributeAccessIssue]
+        around: list[ast.stmt] = [ast.Assign(targets=[store(one) for one in free], value=ast.Constant(None))]
+        factory = template("factory", ast.parse("def f(): pass").body[0].args, [*(around if free else []), inner])  # pyright: ignore[reportAttributeAccessIssue]
         for node in (factory, inner, function, *around):
-            _at(node, place)
+            at(node, place)
         tree = ast.fix_missing_locations(ast.Module(body=[factory], type_ignores=[]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -268,165 +282,7 @@ class _Cutter:
         return read
 
 
-class _OwnSuper(ast.NodeTransformer):
-    """Spells out `super()`, which in a piece would find neither the class nor the instance."""
-
-    def __init__(self, arguments: Sequence[str]) -> None:
-        self._arguments = arguments
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args and self._arguments:
-            node.args = [_at(_load("__class__"), node), _at(_load(self._arguments[0]), node)]
-        return node
-
-
-class _MarkLeaves(ast.NodeTransformer):
-    """Turns `return`, and `break` and `continue` of a loop outside, into an answer that says so."""
-
-    def __init__(self, values: ast.expr) -> None:
-        self._values = values
-        self._depth = 0
-
-    def visit_Return(self, node: ast.Return) -> ast.AST:
-        return _at(ast.Return(value=_pair("return", node.value or ast.Constant(None))), node)
-
-    def visit_Break(self, node: ast.Break) -> ast.AST:
-        return node if self._depth else _at(ast.Return(value=_pair("break", self._values)), node)
-
-    def visit_Continue(self, node: ast.Continue) -> ast.AST:
-        return node if self._depth else _at(ast.Return(value=_pair("continue", self._values)), node)
-
-    def visit_For(self, node: ast.For | ast.While) -> ast.AST:
-        self._depth += 1
-        node.body = [self.visit(one) for one in node.body]
-        self._depth -= 1
-        node.orelse = [self.visit(one) for one in node.orelse]
-        return node
-
-    visit_While = visit_For
-
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.Lambda | ast.ClassDef) -> ast.AST:
-        return node
-
-    visit_Lambda = visit_FunctionDef
-    visit_ClassDef = visit_FunctionDef
-
-
-class _DropDelete(ast.NodeTransformer):
-    def visit_Delete(self, node: ast.Delete) -> ast.AST | list[ast.AST]:
-        names = [one for one in node.targets if isinstance(one, ast.Name)]
-        rest = [one for one in node.targets if not isinstance(one, ast.Name)]
-        kept: list[ast.AST] = [_at(ast.Delete(targets=rest), node)] if rest else []
-        if names:
-            unset = ast.Assign(targets=[_store(one.id) for one in names], value=ast.Constant(None))
-            kept.append(_at(unset, node))
-        return kept
-
-
-def _without_delete(statement: ast.stmt) -> ast.stmt:
-    # A deleted name could not be handed on; None in its place is as good for a program that does not read it.
-    copied = copy.deepcopy(statement)
-    if isinstance(copied, ast.Delete):
-        changed = _DropDelete().visit(copied)
-        return (
-            changed[0] if len(changed) == 1 else _at(ast.If(test=ast.Constant(True), body=changed, orelse=[]), copied)
-        )
-    return _DropDelete().visit(copied)
-
-
-def _leaves(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    found: list[ast.stmt] = []
-
-    def walk(node: ast.AST, depth: int) -> None:
-        if isinstance(node, ast.Return) or (isinstance(node, (ast.Break, ast.Continue)) and not depth):
-            found.append(node)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            return
-        loop = isinstance(node, (ast.For, ast.While))
-        for name, value in ast.iter_fields(node):
-            for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, ast.AST):
-                    walk(child, depth + (loop and name == "body"))
-
-    for statement in body:
-        walk(statement, 0)
-    return found
-
-
-def _act_on(call: ast.expr, targets: ast.Tuple, kinds: set[type[ast.stmt]]) -> list[ast.stmt]:
-    how = ast.Subscript(value=_load(_ANSWER), slice=ast.Constant(0), ctx=ast.Load())
-    what = ast.Subscript(value=_load(_ANSWER), slice=ast.Constant(1), ctx=ast.Load())
-
-    def when(word: str, act: ast.stmt) -> ast.stmt:
-        test = ast.Compare(left=copy.deepcopy(how), ops=[ast.Eq()], comparators=[ast.Constant(word)])
-        return ast.If(test=test, body=[act], orelse=[])
-
-    result: list[ast.stmt] = [ast.Assign(targets=[_store(_ANSWER)], value=call)]
-    if ast.Return in kinds:
-        result.append(when("return", ast.Return(value=copy.deepcopy(what))))
-    if targets.elts:
-        result.append(ast.Assign(targets=[targets], value=copy.deepcopy(what)))
-    if ast.Break in kinds:
-        result.append(when("break", ast.Break()))
-    if ast.Continue in kinds:
-        result.append(when("continue", ast.Continue()))
-    return result
-
-
-def _stays(statement: ast.stmt) -> bool:
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)):
-        return True
-    if isinstance(statement, (ast.Break, ast.Continue, ast.Delete)):
-        return True
-    if isinstance(statement, ast.Raise) and statement.exc is None:
-        return True
-    if isinstance(statement, ast.Assign) and isinstance(statement.value, (ast.Lambda, ast.GeneratorExp)):
-        # Neither can be handed out of compiled code, while the outer function can hold them.
-        return True
-    plain = (ast.Assign, ast.Return, ast.Expr, ast.Name, ast.Constant, ast.Tuple, ast.expr_context)
-    return all(isinstance(node, plain) for node in ast.walk(statement))
-
-
-def _template(name: str, args: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
-    # Parsed rather than built, so that the fields later Pythons added are there.
-    function = ast.parse("def f(): pass").body[0]
-    assert isinstance(function, ast.FunctionDef), "the template is a function"
-    function.name, function.args, function.body = name, args, body
-    return function
-
-
-def _bare(args: ast.arguments) -> ast.arguments:
-    bare = copy.deepcopy(args)
-    for one in ast.walk(bare):
-        if isinstance(one, ast.arg):
-            one.annotation = None
-    bare.defaults = [ast.Constant(None) for _ in bare.defaults]
-    bare.kw_defaults = [None if one is None else ast.Constant(None) for one in bare.kw_defaults]
-    return bare
-
-
 def _futures(code: CodeType) -> int:
     return code.co_flags & functools.reduce(
         operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
     )
-
-
-def _pair(word: str, value: ast.expr) -> ast.Tuple:
-    return ast.Tuple(elts=[ast.Constant(word), copy.deepcopy(value)], ctx=ast.Load())
-
-
-def _load(name: str) -> ast.Name:
-    return ast.Name(id=name, ctx=ast.Load())
-
-
-def _store(name: str) -> ast.Name:
-    return ast.Name(id=name, ctx=ast.Store())
-
-
-def _is_name(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
-
-
-def _at(node: _Node, place: ast.AST) -> _Node:
-    return ast.fix_missing_locations(ast.copy_location(node, place))

@@ -165,7 +165,7 @@ class _Capture:
                 self._run(seen, (), echo=False)
             self._breaks.extend(new_sites(self._breaks, seen.events, self._search, pass_index=index))
             if seen.error is not None:
-                self._obstacles.append(f"run {index}, in pieces, raised {type(seen.error).__name__}: {seen.error}")
+                self._obstacles.append(f"run {index}, in pieces, raised {_in_words(seen.error)}")
                 break
         else:
             self._obstacles.append(f"new places in each of {MOST_PASSES} runs; the search was ended")
@@ -241,19 +241,17 @@ class _Capture:
         return torch.enable_grad() if self._grad else torch.no_grad()
 
     def _crash(self, error: Exception) -> TargetCrash:
-        what = f"{type(error).__name__}: {error}"
         try:
             with quiet_process(echo=False), self._grad_mode():
                 self._calls().run()
         except Exception as plain:
-            words = f"{type(plain).__name__}: {plain}"
             return TargetCrash(
-                f"graph breaks: expected a call that runs; without Dynamo, too, it raises {words}. "
+                f"graph breaks: expected a call that runs; without Dynamo, too, it raises {_in_words(plain)}. "
                 "Make a plain call work first."
             )
         return TargetCrash(
-            f"graph breaks: the call runs by itself, and under Dynamo (backend {self._backend!r}) it raises {what} "
-            "Narrow it down with `workbench bisect`."
+            f"graph breaks: the call runs by itself, and under Dynamo (backend {self._backend!r}) it raises "
+            f"{_in_words(error)}. Narrow it down with `workbench bisect`."
         )
 
 
@@ -268,6 +266,11 @@ class _Run:
 
 def _is_limit(event: BreakEvent) -> bool:
     return reason_class(event.reason) == "recompile_limit"
+
+
+def _in_words(error: Exception) -> str:
+    # Torch adds paragraphs of advice below what went wrong.
+    return f"{type(error).__name__}: {_one_line(str(error).strip().partition(chr(10) * 2)[0])}"
 
 
 def _one_line(text: str) -> str:

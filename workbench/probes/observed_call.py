@@ -5,6 +5,7 @@ What a copy cannot protect is said in `copy_call`. Not for recording anything; t
 
 from __future__ import annotations
 
+import bdb
 import contextlib
 import copy
 import io
@@ -44,6 +45,7 @@ def copy_call(
     kwargs: Mapping[str, object],
     *,
     module: nn.Module | None = None,
+    own_gradients: bool = False,
 ) -> ObservedCall:
     """Return the call on copies, so that making it leaves the user's model, caches and inputs as they are.
 
@@ -57,12 +59,14 @@ def copy_call(
         args: positional arguments.
         kwargs: keyword arguments.
         module: root of the module paths; None for the target itself or the owner of the bound method.
+        own_gradients: give each parameter a gradient of its own beside the shared numbers, for a call that goes
+            backward.
     """
     target = getattr(target, "_orig_mod", target)
     root = module if module is not None else _owner(target)
     memo: dict[int, object] = {}
     if root is not None:
-        memo.update((id(parameter), parameter) for parameter in root.parameters())
+        memo.update((id(one), _shared(one) if own_gradients else one) for one in root.parameters())
     copied_root = _copy(root, memo)
     copied_target = _copy(target, memo) if isinstance(target, (nn.Module, MethodType)) else target
     names: dict[int, str] = {}
@@ -80,7 +84,7 @@ def copy_call(
 
 @contextlib.contextmanager
 def quiet_process(*, echo: bool) -> Iterator[list[warnings.WarningMessage]]:
-    """Within it warnings are collected, a debugger asked for by the model goes on at once, and random state is kept.
+    """Within it warnings are collected, a debugger asked for by the model does not stop, and random state is kept.
 
     Args:
         echo: let the model's own output through; without it, it is dropped (for a repeated call).
@@ -88,7 +92,7 @@ def quiet_process(*, echo: bool) -> Iterator[list[warnings.WarningMessage]]:
     Yields:
         The warnings, filled as they come, whatever filters are set.
     """
-    hook, source = sys.breakpointhook, sys.stdin
+    hook, debug = sys.breakpointhook, bdb.Bdb.set_trace
     with contextlib.ExitStack() as stack:
         caught = stack.enter_context(warnings.catch_warnings(record=True))
         warnings.simplefilter("always")
@@ -96,20 +100,21 @@ def quiet_process(*, echo: bool) -> Iterator[list[warnings.WarningMessage]]:
         if not echo:
             stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
         sys.breakpointhook = _go_on
-        sys.stdin = _Continue()
+        bdb.Bdb.set_trace = _go_on
         try:
             yield caught
         finally:
-            sys.breakpointhook, sys.stdin = hook, source
+            sys.breakpointhook, bdb.Bdb.set_trace = hook, debug
 
 
 def _go_on(*_args: object, **_kwargs: object) -> None:
     return None
 
 
-class _Continue(io.StringIO):
-    def readline(self, _size: int | None = -1) -> str:
-        return "continue\n"
+def _shared(parameter: nn.Parameter) -> nn.Parameter:
+    shared = nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
+    shared.grad = None if parameter.grad is None else parameter.grad.clone()
+    return shared
 
 
 def _owner(target: object) -> nn.Module | None:

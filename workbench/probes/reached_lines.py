@@ -49,10 +49,7 @@ class Reached:
 
 
 def watch_lines(call: ObservedCall, places: Iterable[Place]) -> Reached:
-    """Make the call without Dynamo and return what it reached; another tracer of the thread is put back afterwards.
-
-    A debugger that the program itself starts ends the watch early.
-    """
+    """Make the call without Dynamo and return what it reached; another tracer of the thread is put back afterwards."""
     watch = _Watch(call, {place: Reach() for place in places})
     before = sys.gettrace()
     sys.settrace(watch.on_call)

@@ -131,7 +131,7 @@ class OpensFile(Base):
     def forward(self, x):
         h = self.fc(x)
         with open(os.devnull) as sink:  # break
-            h = h + sink.fileno() * 0
+            h = h + sink.fileno() * 0  # behind
         return self.out(h)
 
 
@@ -145,7 +145,7 @@ class CopiesDeep(Base):
 class DrawsRandom(Base):
     def forward(self, x):
         h = self.fc(x)
-        return self.out(h * random.random())
+        return self.out(h * random.random())  # break
 
 
 class PassesDict(Base):
@@ -237,7 +237,7 @@ class ListsInLoop(Base):
 class HoldsWeakly(Base):
     def forward(self, x):
         h = self.fc(x)
-        held = weakref.ref(h)  # break
+        held = weakref.ref(h)
         return self.out(h) if held() is not None else h
 
 
@@ -293,7 +293,7 @@ class Recurses(Base):
 
 class MakesClass(Base):
     def forward(self, x):
-        @dataclasses.dataclass
+        @dataclasses.dataclass  # break
         class Pair:  # break
             left: torch.Tensor
             right: torch.Tensor
