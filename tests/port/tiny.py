@@ -7,6 +7,7 @@ layer 1, a vocabulary of 397. Large enough that the indexers leave entries out a
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import torch
@@ -99,6 +100,18 @@ def tiny_model(profile: str = "fp32", *, seed: int = 0, config: ModelConfig = BA
 
 def fill_randomly(model: Transformer, seed: int) -> None:
     """Put random numbers of a sensible size in place of every weight on `meta`."""
+    for name, tensor in _random_weights(model.config, seed).items():
+        owner, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(owner), leaf, _parameter(tensor))
+    for module in model.modules():
+        if isinstance(module, Linear) and model.weight_form == "dequantized":
+            module.make_dense(model.precision.operands)
+
+
+@functools.lru_cache(maxsize=4)
+def _random_weights(config: ModelConfig, seed: int) -> dict[str, torch.Tensor]:
+    """Return weights by name; models share them, so a test that changes one must copy it first."""
+    model = Transformer(config, profile=NumericProfile.named("fp32"))
     generator = torch.Generator().manual_seed(seed)
     for name, module in model.named_modules():
         for leaf, parameter in list(module.named_parameters(recurse=False)):
@@ -106,8 +119,7 @@ def fill_randomly(model: Transformer, seed: int) -> None:
                 continue
             random = torch.randn(_numbers_shape(module, parameter), generator=generator)
             _fill(module, name, leaf, parameter, random)
-        if isinstance(module, Linear) and model.weight_form == "dequantized":
-            module.make_dense(model.precision.operands)
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def _numbers_shape(module: nn.Module, parameter: torch.Tensor) -> tuple[int, ...]:
