@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from port.config import ModelConfig
+from port.engram_primes import prime_table
 from port.errors import ConfigError, PortError
 
 _SEED_FACTOR = 10007
@@ -142,29 +143,6 @@ def multiplier_table(config: ModelConfig) -> NDArray[np.int64]:
     )
 
 
-def prime_table(config: ModelConfig) -> NDArray[np.int64]:
-    """Return the primes of every Engram layer, int64 (layers, n - 1, heads).
-
-    The search restarts just below `engram_vocab_size` for every layer and order, and takes the next primes that no
-    layer, order or head has taken before.
-    """
-    used: set[int] = set()
-    table = []
-    for _ in config.engram_layer_ids:
-        orders = []
-        for _ in range(config.engram_max_ngram_size - 1):
-            heads: list[int] = []
-            candidate = config.engram_vocab_size - 1
-            while len(heads) < config.engram_n_heads:
-                candidate += 1
-                if candidate not in used and _is_prime(candidate):
-                    used.add(candidate)
-                    heads.append(candidate)
-            orders.append(heads)
-        table.append(orders)
-    return np.array(table, dtype=np.int64)
-
-
 def _draw_multipliers(layer: int, count: int, compressed_vocabulary: int) -> NDArray[np.int64]:
     bound = max(1, (2**63 - 1) // compressed_vocabulary // 2)
     generator = np.random.default_rng(_SEED_FACTOR * layer)
@@ -180,11 +158,3 @@ def _verify_generator() -> None:
             f"{np.__version__} drew {drawn.tolist()}. The tables cannot be addressed with these; use a NumPy whose "
             "default_rng agrees."
         )
-
-
-def _is_prime(value: int) -> bool:
-    if value < 4:
-        return value >= 2
-    if value % 2 == 0:
-        return False
-    return all(value % divisor for divisor in range(3, int(value**0.5) + 1, 2))
