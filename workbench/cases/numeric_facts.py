@@ -138,7 +138,8 @@ class NumericFacts:
         assert self.pair is not None, "one of the two was compared"
         parts = [
             f"{diff.name}: {diff.verdict}, max abs {number_text(diff.max_abs)}, "
-            f"relative L2 {number_text(diff.rel_l2)}, {number_text(diff.max_steps)} steps; held to {diff.tolerance}; {diff.note}"
+            f"relative L2 {number_text(diff.rel_l2)}, {number_text(diff.max_steps)} steps; "
+            f"held to {diff.tolerance}; {diff.note}"
             for diff in self.pair.diffs
         ]
         for side in (self.pair.reference, self.pair.candidate):
