@@ -6,13 +6,17 @@ checkpoint.read_slice("embed.weight", [slice(0, 4)])
 checkpoint.read_quantized("layers.0.attn.wkv.weight").dequantize()
 """
 
+from port.checkpoint.audit import TensorAudit, audit_checkpoint
 from port.checkpoint.codecs import QuantizedTensor, encode_fp4, encode_fp8
 from port.checkpoint.entries import TensorEntry
 from port.checkpoint.index import Checkpoint, CheckpointRef, open_checkpoint
 from port.checkpoint.inspection import CheckpointReport, inspect_checkpoint
 from port.checkpoint.inventory import Inventory, InventoryRow
+from port.checkpoint.names import TensorSpec, tensor_table
+from port.checkpoint.plan import PlanRow, WeightPlan, plan_weights
 from port.checkpoint.problems import Problem
 from port.checkpoint.reader import CheckpointReader, ReadStats
+from port.checkpoint.slices import RankSlice, rank_slices, read_rank_slice
 
 __all__ = [
     "Checkpoint",
@@ -21,12 +25,22 @@ __all__ = [
     "CheckpointReport",
     "Inventory",
     "InventoryRow",
+    "PlanRow",
     "Problem",
     "QuantizedTensor",
+    "RankSlice",
     "ReadStats",
+    "TensorAudit",
     "TensorEntry",
+    "TensorSpec",
+    "WeightPlan",
+    "audit_checkpoint",
     "encode_fp4",
     "encode_fp8",
     "inspect_checkpoint",
     "open_checkpoint",
+    "plan_weights",
+    "rank_slices",
+    "read_rank_slice",
+    "tensor_table",
 ]
