@@ -18,6 +18,8 @@ import torch
 from torch import nn
 from torch._guards import CompileContext
 
+from workbench.probes.break_log import original_name
+from workbench.probes.user_code import shown_path
 from workbench.records.graphs import CapturedGraph, Recompile
 
 _CALLS = ("call_function", "call_method", "call_module")
@@ -97,9 +99,18 @@ class GraphCapture:
         ]
 
     def recompiles(self) -> list[Recompile]:
-        """Return each frame and failed guard once, in order of appearance."""
+        """Return each frame and failed guard once, in order of appearance.
+
+        What goes on after a break is compiled as a function of its own; it goes by the name of the user's function, and
+        by the line where it begins.
+        """
         return [
-            Recompile(function=code.co_name, file=code.co_filename, line=code.co_firstlineno, reason=reason)
+            Recompile(
+                function=original_name(code.co_name),
+                file=shown_path(code.co_filename),
+                line=code.co_firstlineno,
+                reason=reason,
+            )
             for code, reason in self._failures
         ]
 
