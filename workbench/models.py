@@ -21,6 +21,7 @@ from workbench.subjects.tokens import TokenTrack
 from workbench.user_programs import load_program
 
 if TYPE_CHECKING:
+    from port.checkpoint.index import Checkpoint
     from port.model.transformer import Transformer
     from port.runtime.text_model import TextModel
     from workbench.subjects.text_side import TextSide
@@ -83,6 +84,8 @@ def open_sides(plan: Plan, target: Target | None = None) -> OpenedSides:
 def _open_text(plan: Plan) -> OpenedSides:
     from workbench.subjects.golden_side import GoldenSide, golden_prompt, golden_track
 
+    plan.check()
+
     if plan.golden is None:
         device = open_device(plan.reference)
         reference_model = _text_model(plan, plan.reference, device)
@@ -116,26 +119,33 @@ def _open_text(plan: Plan) -> OpenedSides:
     )
 
 
+def checkpoint_of(plan: Plan) -> Checkpoint:
+    """Return a plan's checkpoint, opened: headers only.
+
+    Raises:
+        PlanError: the plan names none.
+        CheckpointError: the folder is no sound checkpoint.
+    """
+    from port.checkpoint.index import open_checkpoint
+
+    if plan.checkpoint is None:
+        raise PlanError("plan.checkpoint: expected the folder of a checkpoint, found None.")
+    return open_checkpoint(plan.checkpoint)
+
+
 def prompt_ids(plan: Plan, text_model: TextModel) -> list[tuple[int, ...]]:
     """Return the token ids of every sequence of a plan.
 
     Raises:
-        PlanError: neither or both of prompt and token ids are given, or an id lies outside the vocabulary.
+        PlanError: the prompt has no token.
     """
     inputs = plan.inputs
-    if (inputs.prompt is None) == (inputs.token_ids is None):
-        raise PlanError("plan.inputs: expected either a prompt or token_ids, found both or neither.")
-    prompts = [tuple(text_model.tokenizer.encode(inputs.prompt))] if inputs.prompt is not None else inputs.token_ids
-    assert prompts is not None, "one of the two is given"
-    limit = text_model.config.vocab_size
-    for number, prompt in enumerate(prompts):
-        outside = [token for token in prompt if not 0 <= token < limit]
-        if not prompt or outside:
-            raise PlanError(
-                f"plan.inputs: sequence {number}: expected at least one token id, each from 0 to {limit - 1}; "
-                f"found {outside[:5] or 'none'}."
-            )
-    return [tuple(prompt) for prompt in prompts]
+    if inputs.token_ids is not None:
+        return [tuple(prompt) for prompt in inputs.token_ids]
+    prompt = text_model.tokenizer.encode(inputs.prompt or "")
+    if not prompt:
+        raise PlanError(f"plan.inputs.prompt: expected text with at least one token, found {inputs.prompt!r}.")
+    return [tuple(prompt)]
 
 
 def _shareable(plan: Plan) -> bool:
@@ -146,14 +156,13 @@ def _shareable(plan: Plan) -> bool:
 def _text_model(plan: Plan, placement: Placement, device: Device) -> TextModel:
     from port.runtime.text_model import open_text_model
 
-    if plan.checkpoint is None:
-        raise PlanError("plan.checkpoint: expected the folder of a checkpoint, found None.")
+    assert plan.checkpoint is not None, "checked with the plan"
     fixed_shapes = not device.has_numbers or placement.compile is not None
     model = open_text_model(
         plan.checkpoint,
         profile=placement.profile,
         device=device.device,
-        moe="all" if fixed_shapes else "hit",
+        moe=placement.moe or ("all" if fixed_shapes else "hit"),
         load=device.has_numbers and plan.residency == "resident",
     )
     if not device.has_numbers:

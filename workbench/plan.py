@@ -9,10 +9,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from workbench.errors import PlanError
 from workbench.records.base import Json, from_plain, to_plain
+
+if TYPE_CHECKING:
+    from port.checkpoint.index import Checkpoint
 
 DeviceName = Literal["host", "dry", "virtual", "neuron"]
 Residency = Literal["stream", "resident"]
@@ -28,6 +31,9 @@ class Placement:
         profile: name of the numeric profile (`fp32`, `fp32kv`, `fp32q`, `bf16`, `D`), for models that have profiles.
         compile: Dynamo backend, None for eager.
         fullgraph: with `compile`, refuse graph breaks.
+        moe: which experts a mixture walks: "hit" only those chosen (reads ids on the host), "all" every one, with fixed
+            shapes; None for "all" where shapes must be fixed (dry or compiled) and "hit" elsewhere. The bits are the
+            same.
     """
 
     device: DeviceName = "host"
@@ -35,6 +41,7 @@ class Placement:
     profile: str = "fp32"
     compile: str | None = None
     fullgraph: bool = False
+    moe: Literal["hit", "all"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +121,24 @@ class Plan:
     def to_json(self) -> dict[str, Json]:
         """Return the plan as JSON-able values."""
         return cast("dict[str, Json]", to_plain(self))
+
+    def check(self, checkpoint: Checkpoint | None = None) -> None:
+        """Raise where the plan cannot be carried out, before anything is loaded.
+
+        Args:
+            checkpoint: opened already; opened here when None.
+
+        Raises:
+            PlanError: with every problem found, one a line.
+        """
+        if self.model != "deepseek_v41":
+            return
+        from workbench.models import checkpoint_of
+        from workbench.plan_check import plan_problems
+
+        opened = checkpoint if checkpoint is not None else checkpoint_of(self)
+        if problems := plan_problems(self, opened.model_config()):
+            raise PlanError("\n".join(problems))
 
     @classmethod
     def from_json(cls, body: Mapping[str, object]) -> Plan:

@@ -579,7 +579,9 @@ class Session:
         """Run both sides from the start to the end and return what each step handed on, side by side."""
         candidate = self._expect_candidate("first_divergence")
         for side in self._both():
-            side.rewind(0)
+            # At the start there is nothing to take back, and edits of what is still to come shall stay.
+            if side.position:
+                side.rewind(0)
         seen: list[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]] = []
         told = self._clock()
         for point in self.points:
