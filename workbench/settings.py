@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 
 
 def child_environment(overrides: Mapping[str, str]) -> dict[str, str]:
@@ -14,3 +15,13 @@ def child_environment(overrides: Mapping[str, str]) -> dict[str, str]:
 def put_environment(overrides: Mapping[str, str]) -> None:
     """Set variables in this process; for the child of a trial, which is nobody else's."""
     os.environ.update(overrides)
+
+
+def variables(prefixes: Sequence[str]) -> dict[str, str]:
+    """Return the variables whose names begin with one of `prefixes`, by name."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(tuple(prefixes))}
+
+
+def find_program(name: str, *, also_in: Sequence[str] = ()) -> str | None:
+    """Return the path of an executable on PATH, else in one of the folders `also_in`, None where it is nowhere."""
+    return shutil.which(name) or next((found for folder in also_in if (found := shutil.which(name, path=folder))), None)

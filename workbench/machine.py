@@ -1,0 +1,110 @@
+"""What this machine gives a process: memory, cores, device nodes, and what `neuron-ls` says of the chips.
+
+Read only; limits of a container count, since they and not the machine decide when a process is ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import psutil
+
+from workbench.settings import find_program
+
+NEURON_TOOLS = "/opt/aws/neuron/bin"
+"""Where the driver's tools are installed (documented)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Memory and cores.
+
+    Attributes:
+        memory_bytes: of the machine.
+        memory_limit_bytes: of this container, None where there is none.
+        available_bytes: that a new process could take now, within the limit.
+        cores: of the machine, as the system counts them.
+        usable_cores: that this process may run on: its affinity and the container's share, rounded down, at least 1.
+    """
+
+    memory_bytes: int
+    memory_limit_bytes: int | None
+    available_bytes: int
+    cores: int
+    usable_cores: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NeuronChips:
+    """What can be seen of the chips without starting the runtime.
+
+    Attributes:
+        nodes: device nodes, as in `/dev/neuron0`.
+        tool: path of neuron-ls, None where it is nowhere.
+        chips, logical_cores: as neuron-ls counts them, None where it gave no answer.
+        problem: why it gave none, "" where it did or was not asked.
+    """
+
+    nodes: tuple[str, ...]
+    tool: str | None
+    chips: int | None = None
+    logical_cores: int | None = None
+    problem: str = ""
+
+
+def look_at_machine(cgroup: Path = Path("/sys/fs/cgroup")) -> Machine:
+    """Return memory and cores; `cgroup` is where a container's limits stand."""
+    memory = psutil.virtual_memory()
+    limit, used = _whole(cgroup / "memory.max"), _whole(cgroup / "memory.current")
+    if limit is not None and limit >= memory.total:
+        limit = None
+    available = memory.available if limit is None else min(memory.available, limit - (used or 0))
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = _cpu_share(cgroup / "cpu.max")
+    usable = affinity if share is None else min(affinity, max(1, int(share)))
+    return Machine(
+        memory_bytes=memory.total,
+        memory_limit_bytes=limit,
+        available_bytes=available,
+        cores=os.cpu_count() or 1,
+        usable_cores=usable,
+    )
+
+
+def look_at_chips(devices: Path = Path("/dev"), *, limit_s: float = 20.0) -> NeuronChips:
+    """Return what device nodes and neuron-ls tell; the tool is asked only where it is installed."""
+    nodes = tuple(str(path) for path in sorted(devices.glob("neuron[0-9]*")))
+    tool = find_program("neuron-ls", also_in=(NEURON_TOOLS,))
+    if tool is None:
+        return NeuronChips(nodes=nodes, tool=None)
+    try:
+        done = subprocess.run(
+            [tool, "--json-output"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False,
+        )  # fmt: skip
+        chips = cast("list[dict[str, object]]", json.loads(done.stdout))
+        cores = sum(int(cast("int", chip["nc_count"])) for chip in chips)
+    except (OSError, subprocess.TimeoutExpired, ValueError, TypeError, KeyError) as error:
+        return NeuronChips(nodes=nodes, tool=tool, problem=f"{type(error).__name__}: {error}")
+    return NeuronChips(nodes=nodes, tool=tool, chips=len(chips), logical_cores=cores)
+
+
+def _whole(path: Path) -> int | None:
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _cpu_share(path: Path) -> float | None:
+    try:
+        quota, period = path.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return None
+    return int(quota) / int(period) if quota.isdigit() and int(period) else None
