@@ -217,10 +217,11 @@ class ModuleSide:
         return Call(name=module, function=known[module], args=feed.args, kwargs=feed.kwargs, module=known[module])
 
     def close(self) -> None:
-        """End the call where it stands."""
+        """End the call where it stands; buffers are as they were before the first call."""
         if self._call is not None:
             self._call.close()
             self._call = None
+            self._restore(self._buffers)
 
     def _input_of(self, module: nn.Module, name: str) -> ModuleFeed:
         """Return the first input of a module, from one more call of the whole."""
@@ -274,7 +275,6 @@ class ModuleSide:
         self.close()
         self._feeds.clear()
         self._random, self._position = None, 0
-        self._restore(self._buffers)
 
     @contextlib.contextmanager
     def _own_random(self) -> Iterator[None]:

@@ -1,0 +1,216 @@
+"""Any module or callable in a session: it stops after every leaf, goes back, is edited and compared."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from tests.workbench.session.models import MODULE, ManyOutputs, Stack, example
+from workbench.errors import PlanError, StepError, TargetCrash
+from workbench.plan import Placement, Plan
+from workbench.records import TensorDiff
+from workbench.session import Session
+
+LEAVES = [
+    "norm",
+    *(f"layers.{layer}.{part}" for layer in range(3) for part in ("up", "act", "down")),
+    "norm",
+    "dropout",
+    "",
+]
+
+
+def session_of(target, *args, plan=MODULE, **kwargs) -> Session:
+    return Session(plan, target=target, args=args, **kwargs)
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "workbench-step"]
+
+
+def test_it_stops_after_every_leaf_and_at_the_end() -> None:
+    model = Stack()
+    with session_of(model, example()) as session:
+        assert [point.module for point in session.points] == LEAVES
+        assert [point.call for point in session.points if point.module == "norm"] == [0, 1]
+        session.run()
+        out = session.inspect("out")
+        second = session.journal.records[-1]
+    with torch.no_grad():
+        assert torch.equal(out, Stack()(example()))
+    assert second.stamp.module == ""
+    assert threads() == []
+
+
+def test_nothing_of_the_users_objects_changes() -> None:
+    model, x = Stack(), example()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with session_of(model, x) as session:
+        session.run(until="layers.1")
+        session.rewind("layers.0")
+        session.run()
+    assert torch.equal(x, example())
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_going_back_gives_the_same_bits_with_dropout_and_counting_buffers() -> None:
+    with session_of(Stack(dropout=0.5).train(), example()) as session:
+        session.run()
+        first = session.inspect("out")
+        session.rewind("layers.1.act")
+        assert session.next_point is not None
+        assert session.next_point.module == "layers.1.act"
+        session.run()
+        assert torch.equal(session.inspect("out"), first)
+
+
+def test_stepping_leaves_the_users_random_numbers_alone() -> None:
+    model = Stack(dropout=0.5).train()
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    with session_of(model, example()) as session:
+        session.run()
+        assert torch.equal(torch.rand(3), expected)
+
+
+def test_an_edit_of_a_leafs_output_reaches_its_caller() -> None:
+    with session_of(Stack(), example()) as session:
+        session.run(until="layers.2.down")
+        down = session.inspect("layers.2.down")
+        session.edit("layers.2.down", torch.zeros_like(down), side="reference")
+        session.run()
+        edited = session.inspect("out")
+    with torch.no_grad():
+        model = Stack()
+        model.layers[2].down.weight.zero_()
+        model.layers[2].down.bias.zero_()
+        torch.testing.assert_close(edited, model(example()))
+
+
+def test_an_edit_before_the_place_gone_back_to_stays() -> None:
+    with session_of(Stack(), example()) as session:
+        session.run(until="layers.0.up")
+        session.edit("layers.0.up", torch.zeros(2, 16), side="reference")
+        session.run()
+        edited = session.inspect("out")
+        session.rewind("layers.2")
+        session.run()
+        assert torch.equal(session.inspect("out"), edited)
+        session.rewind("layers.0.up")
+        session.run()
+        assert not torch.equal(session.inspect("out"), edited)
+
+
+def test_a_wrong_layer_of_a_second_module_is_the_only_isolated_error() -> None:
+    wrong = Stack()
+    with torch.no_grad():
+        wrong.layers[1].down.bias += 0.1
+    with session_of(Stack(), example(), candidate_target=wrong) as session:
+        session.run(stop_at="never")
+    diffs = session.journal.of_kind(TensorDiff)
+    bad = {
+        error: {d.name for d in diffs if d.error == error and d.verdict == "differ"}
+        for error in ("isolated", "accumulated")
+    }
+    assert bad["isolated"] == {"layers.1.down", "out"}
+    assert {"layers.1.down", "layers.2.up", "norm#2", "out"} <= bad["accumulated"]
+    assert "layers.0.down" not in bad["accumulated"]
+
+
+def test_a_module_in_bfloat16_is_judged_in_its_steps() -> None:
+    plan = Plan(model="module", candidate=Placement(profile="bf16"))
+    with session_of(Stack(), example(), plan=plan) as session:
+        assert session.run().verdict == "match"
+        assert session.inspect("out", "candidate").dtype == torch.bfloat16
+    assert any("bfloat16" in diff.tolerance for diff in session.journal.of_kind(TensorDiff))
+
+
+def test_a_compiled_candidate_runs_leaf_by_leaf() -> None:
+    plan = Plan(model="module", candidate=Placement(compile="eager"))
+    with session_of(Stack(), example(), plan=plan) as session:
+        assert session.run().verdict == "match"
+    torch._dynamo.reset()
+
+
+def test_a_plain_function_is_one_step() -> None:
+    with session_of(lambda x: {"a": x + 1, "b": (x, x * 2)}, example()) as session:
+        assert [str(point) for point in session.points] == ["(whole call)"]
+        session.step()
+        assert list(session.tensors()) == ["out.a", "out.b.0", "out.b.1"]
+        with pytest.raises(StepError, match=r"the run is over; use session\.rewind"):
+            session.step()
+
+
+def test_nested_outputs_have_names_and_can_be_edited() -> None:
+    with session_of(ManyOutputs(), example()) as session:
+        session.step()
+        assert list(session.tensors()) == ["split.0", "split.1.b"]
+        session.edit("split.1.b", torch.zeros(1, 8), side="reference")
+        session.run()
+        assert not session.inspect("out.rest").any()
+
+
+def test_a_method_of_a_module_is_stepped_too() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(8, 8)
+
+        def apply_twice(self, x: torch.Tensor) -> torch.Tensor:
+            return self.lin(self.lin(x))
+
+    with session_of(Twice().apply_twice, example()) as session:
+        assert [point.module for point in session.points] == ["lin", "lin", ""]
+
+
+def test_inputs_changed_in_place_are_each_sides_own() -> None:
+    def adds(x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1)
+
+    x = example()
+    with session_of(adds, x, candidate_target=adds) as session:
+        assert session.run().verdict == "match"
+    assert torch.equal(x, example())
+
+
+def test_a_target_that_raises_is_named_before_stepping() -> None:
+    with pytest.raises(TargetCrash, match=r"the target raised RuntimeError: Given normalized_shape=\[4\]"):
+        session_of(Stack(4), example())
+    assert threads() == []
+
+
+def test_two_different_modules_cannot_be_stepped_side_by_side() -> None:
+    with pytest.raises(PlanError, match=r"the two sides run different modules \(13 and 2 steps; step 0"):
+        session_of(Stack(), example(), candidate_target=ManyOutputs())
+
+
+def test_leaving_a_session_half_way_ends_its_thread() -> None:
+    session = session_of(Stack(), example())
+    session.run(until="layers.1")
+    assert threads() == ["workbench-step"]
+    session.close()
+    assert threads() == []
+
+
+def test_a_file_of_the_user_is_a_target(tmp_path) -> None:
+    source = tmp_path / "model.py"
+    source.write_text(
+        "import torch\n"
+        "def build_model():\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())\n"
+        "def example_inputs():\n    return torch.ones(1, 4)\n"
+    )
+    with Session(Plan(model="module", source=str(source))) as session:
+        assert [point.module for point in session.points] == ["0", "1", ""]
+        assert len(session.journal.header.fingerprint) == 64
+    with pytest.raises(PlanError, match="expected a Python file"):
+        Session(Plan(model="module", source=str(tmp_path / "none.py")))
+    with pytest.raises(PlanError, match=r"plan\.source: expected a Python file"):
+        Session(MODULE)
+    with pytest.raises(
+        PlanError, match=r"expected fp32 \(as it is\) or bf16 \(converted\) for a module, found 'fp32q'"
+    ):
+        Session(Plan(model="module", source=str(source), reference=Placement(profile="fp32q")))
