@@ -131,7 +131,7 @@ def audit_checkpoint(checkpoint: Checkpoint, config: ModelConfig | None = None) 
     table = tensor_table(config, declared)
     known = checkpoint.entries.keys() | checkpoint.damaged.keys()
     present = {spec.part for name, spec in table.items() if name in known}
-    absent = tuple(part for part in declared if part != "text" and part not in present)
+    absent: tuple[Part, ...] = tuple(part for part in declared if part != "text" and part not in present)
     wanted = {name: spec for name, spec in table.items() if spec.part not in absent}
     return audit_tensors(wanted, checkpoint.entries, damaged=checkpoint.damaged, absent_parts=absent)
 

@@ -98,8 +98,9 @@ class _Reconciliation:
     """Reads one folder and matches index and shards; single use."""
 
     def __init__(self, path: Path) -> None:
-        self.folder = path if path.is_dir() else path.parent
-        self.only_file = None if path.is_dir() else path.name
+        is_folder = path.is_dir() or (path.suffix != ".safetensors" and not path.exists())
+        self.folder = path if is_folder else path.parent
+        self.only_file = None if is_folder else path.name
         self.problems: list[Problem] = []
         self.shards: dict[str, ShardHeader] = {}
         self.entries: dict[str, TensorEntry] = {}
