@@ -19,12 +19,16 @@ class FailureSignature:
         code: compiler error code or exception type, None when none was printed.
         stage: pass or stage named by the compiler, None when unknown.
         signal: name of the signal, None when the child exited by itself.
+        operation: operation the compiler named as the one it failed on, None when it named none.
+        detail: its message without numbers, paths and names of instructions; tells failures apart that have no code.
     """
 
     outcome: Outcome
     code: str | None = None
     stage: str | None = None
     signal: str | None = None
+    operation: str | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,7 @@ class CompileTrial(Record):
     """
 
     kind: ClassVar[str] = "compile_trial"
-    volatile: ClassVar[frozenset[str]] = frozenset({"trial_s", "error", "cached"})
+    volatile: ClassVar[frozenset[str]] = frozenset({"trial_s", "error", "cached", "subject_digest"})
     subject: tuple[str, ...]
     subject_digest: str
     backend: str
@@ -76,10 +80,17 @@ class BisectionResult(Record):
         simulated: the compiler was a planted fault.
         leftover_processes: children still alive after the search; must be 0.
         repro: path of the self-contained script, None when none was written.
+        backend: compiler driver and flags in words.
+        whole_runs: how often the whole was run; `failing_runs` of them failed in the way that was followed.
+        flaky: the same input sometimes failed and sometimes did not; every set was then run several times.
+        doubts: items whose removal could not be judged, so that the answer may not be minimal.
+        note: what a reader must know beside, "" for nothing.
     """
 
     kind: ClassVar[str] = "bisection_result"
-    volatile: ClassVar[frozenset[str]] = frozenset({"trial_seqs", "repro", "trials", "cached_trials"})
+    volatile: ClassVar[frozenset[str]] = frozenset(
+        {"trial_seqs", "repro", "trials", "cached_trials", "whole_runs", "failing_runs"}
+    )
     question: str
     level: str
     culprit: tuple[str, ...]
@@ -92,3 +103,9 @@ class BisectionResult(Record):
     simulated: bool
     leftover_processes: int
     repro: str | None = None
+    backend: str = ""
+    whole_runs: int = 0
+    failing_runs: int = 0
+    flaky: bool = False
+    doubts: tuple[str, ...] = ()
+    note: str = ""

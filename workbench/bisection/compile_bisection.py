@@ -1,0 +1,325 @@
+"""A compile failure narrowed step by step: ladder, then level by level, every trial in a child process.
+
+    with CompileBisection(subject, compiler, levels=("layers", "nodes")) as bisection:
+        while bisection.step() is not None:
+            pass
+        bisection.findings().result
+
+Driven by hand it is a `git bisect`: `proposal`, `step`, `mark`, `skip`, `undo`, `stop`. What happened is in the trials,
+so a bisection begun again with the same cache stands where the former stood.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal
+
+from workbench.bisection.findings import BisectionFindings
+from workbench.bisection.machine import Bisection
+from workbench.bisection.oracle import Oracle
+from workbench.bisection.repetition import Repetition
+from workbench.bisection.search import Kept, Proposal, Verdict
+from workbench.bisection.subjects.base import Subject
+from workbench.bisection.trial_cache import TrialCache
+from workbench.bisection.trials import Progress, Sink, TrialRunner
+from workbench.compilers.base import Compiler
+from workbench.errors import PlanError, StepError
+from workbench.records.compiling import BisectionResult, CompileTrial, FailureSignature
+
+TIME_LIMIT_S = 600.0
+"""Seconds a trial may take when nobody says otherwise; a whole decode graph takes a real compiler many minutes."""
+
+_RESTARTS = 3
+
+ResultVerdict = Literal["found", "not_reproduced", "usage_error", "interrupted", "undecided"]
+
+
+class CompileBisection:
+    """The narrowing of one failure; a context manager.
+
+    Args:
+        subject: the whole.
+        compiler: what it fails with.
+        levels: rungs to narrow on, coarse to fine; the subject's own level when None.
+        time_limit_s: seconds a trial may take.
+        memory_limit_bytes: resident bytes its processes may take; most of what is free when None.
+        repetition: how often sets are run.
+        cache: file of trials, or an opened cache; in memory when None.
+        sink: given every trial as it ends and every result; a journal's `append` for example.
+        progress: told a line for every trial.
+        question: what is searched, in words.
+
+    Raises:
+        DeviceError: this machine lacks what the compiler needs.
+        PlanError: the compiler cannot be given this subject, or the subject has no such level.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        compiler: Compiler,
+        *,
+        levels: Sequence[str] | None = None,
+        time_limit_s: float = TIME_LIMIT_S,
+        memory_limit_bytes: int | None = None,
+        repetition: Repetition | None = None,
+        cache: TrialCache | str | Path | None = None,
+        sink: Sink | None = None,
+        progress: Progress | None = None,
+        question: str = "",
+    ) -> None:
+        if time_limit_s <= 0:
+            raise ValueError(f"time_limit_s: expected more than 0 seconds, found {time_limit_s}")
+        if subject.kind not in compiler.reads:
+            raise PlanError(
+                f"compiler {compiler.name!r} reads {' and '.join(sorted(compiler.reads))}, found a subject of "
+                f"{subject.kind}; choose a compiler for it"
+            )
+        compiler.check()
+        self._levels = tuple(levels) if levels is not None else (subject.level,)
+        if not self._levels:
+            raise PlanError("level: expected at least one level to narrow on, found none")
+        self.subject = subject.refined(self._levels[0], tuple(range(len(subject.items))))
+        self.question = question or f"smallest part that {compiler.name} fails on"
+        self.results: list[BisectionResult] = []
+        self.ladder: list[CompileTrial] = []
+        self._compiler, self._given = compiler, compiler
+        self._repetition = repetition or Repetition()
+        self._own_cache = not isinstance(cache, TrialCache)
+        self._cache = cache if isinstance(cache, TrialCache) else TrialCache(cache)
+        self._scratch = Path(tempfile.mkdtemp(prefix="workbench-bisect-"))
+        self._runner = TrialRunner(
+            self._scratch,
+            cache=self._cache,
+            time_limit_s=time_limit_s,
+            memory_limit_bytes=memory_limit_bytes,
+            sink=sink,
+            progress=progress,
+        )
+        self._sink = sink
+        self._interrupted = False
+        self._restarts = 0
+        self._level = 0
+        self._climbed = len(compiler.rungs()) == 1
+        self._note = ""
+        self.machine, self._oracle = self._begin(None)
+
+    @property
+    def compiler(self) -> Compiler:
+        """The compiler in use: the lowest rung of the ladder that shows the failure."""
+        return self._compiler
+
+    @property
+    def followed(self) -> FailureSignature | None:
+        """The failure that is followed, None before one was seen."""
+        return self._oracle.followed
+
+    @property
+    def proposal(self) -> Proposal | None:
+        """The set to try next; None when the search is over."""
+        return self.machine.proposal
+
+    @property
+    def trials(self) -> tuple[CompileTrial, ...]:
+        """Every trial so far."""
+        return tuple(self._runner.trials)
+
+    @property
+    def done(self) -> bool:
+        """Whether every level has its result."""
+        return self.machine.proposal is None
+
+    def step(self) -> CompileTrial | None:
+        """Answer the current proposal by trials and return the last of them; None when the search is over.
+
+        Raises:
+            KeyboardInterrupt: after the running trial's processes were ended.
+        """
+        if self.done:
+            return None
+        count = len(self._runner.trials)
+        if not self._climbed:
+            self._climb()
+        if not self.done:
+            self.machine.step()
+            self._after_answer()
+        trials = self._runner.trials
+        return trials[-1] if len(trials) > count else None
+
+    def run(self) -> BisectionFindings:
+        """Step to the end and return the findings; an interrupt ends it early, and what it had is returned."""
+        try:
+            while not self.done:
+                self.step()
+        except KeyboardInterrupt:
+            self._interrupted = True
+            return self.stop()
+        return self.findings()
+
+    def mark(self, verdict: Verdict) -> CompileTrial:
+        """Answer the current proposal by hand.
+
+        Raises:
+            StepError: the search is over, or no failure is known yet that the set could share.
+        """
+        proposal = self.proposal
+        if proposal is None:
+            raise StepError(f"mark: the search is over ({self.machine.outcome().verdict}); undo() reopens it")
+        signature = None
+        if verdict in ("fails_same", "other_failure"):
+            if self.followed is None:
+                raise StepError("mark: no failure has been seen yet, so none can be marked as the same; step() first")
+            other = FailureSignature(outcome="compile_error", detail="another failure, marked by hand")
+            signature = self.followed if verdict == "fails_same" else other
+        outcome = "ok" if verdict == "passes" else "skipped" if signature is None else signature.outcome
+        trial = self._runner.mark(self._compiler, self.subject, proposal.kept, outcome, signature)
+        self._oracle.put(proposal.kept, trial)
+        self.machine.mark(verdict)
+        self._after_answer()
+        return trial
+
+    def skip(self) -> CompileTrial:
+        """Leave the current proposal unanswered; the search goes round it and says so in its result."""
+        return self.mark("unresolved")
+
+    def undo(self, count: int = 1) -> None:
+        """Take the last answers of this level back; what was given by hand is forgotten, trials stay known.
+
+        Raises:
+            StepError: fewer answers than that were given.
+        """
+        undone = self.machine.history[-count:] if count > 0 else []
+        self.machine.undo(count)
+        for answer in undone:
+            self._oracle.forget(answer.proposal.kept)
+        if len(self.results) > self._level:
+            self.results.pop()
+
+    def stop(self) -> BisectionFindings:
+        """End the search here and return what is known."""
+        if not self.done:
+            self.machine.stop()
+        if len(self.results) == self._level:
+            self._conclude()
+        return self.findings()
+
+    def findings(self) -> BisectionFindings:
+        """Return what is known now."""
+        results = self.results if len(self.results) > self._level else [*self.results, self._result()]
+        return BisectionFindings(trials=self.trials, results=tuple(results), machine=self.machine)
+
+    def smallest(self) -> Kept:
+        """Return the smallest set of the current level known to fail."""
+        return self.machine.outcome().kept
+
+    def close(self) -> None:
+        """End every process and remove the scratch folder."""
+        self._runner.close()
+        if self._own_cache:
+            self._cache.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def __enter__(self) -> CompileBisection:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None):
+        self.close()
+
+    def _begin(self, followed: FailureSignature | None) -> tuple[Bisection, Oracle]:
+        subject, compiler = self.subject, self._compiler
+        oracle = Oracle(
+            lambda kept, phase: self._runner.run(compiler, subject, kept, phase), self._repetition, followed
+        )
+        return Bisection(subject.items, oracle), oracle
+
+    def _climb(self) -> None:
+        """Find the lowest rung of the ladder on which the whole fails and go on with that."""
+        self._climbed = True
+        whole = tuple(range(len(self.subject.items)))
+        for rung in self._given.rungs()[:-1]:
+            trial = self._runner.run(rung, self.subject, whole, "ladder")
+            self.ladder.append(trial)
+            if trial.signature is not None:
+                self._note = f"it fails already with {rung.name}, below {self._given.name}"
+                self._compiler = rung
+                self.machine, self._oracle = self._begin(None)
+                self._runner.forget()
+                return
+
+    def _after_answer(self) -> None:
+        if self.machine.result is None:
+            first = self.machine.history[-1]
+            if first.proposal.phase == "whole" and self.followed is not None and self.followed.outcome == "usage_error":
+                self.machine.stop()
+                self._conclude()
+            return
+        again = self.machine.result.verdict == "found" and self._restarts < _RESTARTS
+        if again and not self._oracle.holds(self.machine.result.kept):
+            self._restarts += 1
+            self.machine = Bisection(self.subject.items, self._oracle)
+            return
+        self._conclude()
+
+    def _conclude(self) -> None:
+        result = self._result()
+        self.results.append(result)
+        finer = self._level + 1 < len(self._levels)
+        if result.verdict == "found" and result.culprit and finer:
+            kept, followed = self.machine.outcome().kept, self.followed
+            passes, flaky = self._oracle.passes_needed, self._oracle.flaky
+            self._level += 1
+            self.subject = self.subject.refined(self._levels[self._level], kept)
+            self._runner.forget()
+            self._restarts = 0
+            self.machine, self._oracle = self._begin(followed)
+            self._oracle.passes_needed, self._oracle.flaky = passes, flaky
+
+    def _result(self) -> BisectionResult:
+        outcome, oracle = self.machine.outcome(), self._oracle
+        trials = self._runner.trials
+        proof = [outcome.kept, *(tuple(k for k in outcome.kept if k != gone) for gone in outcome.kept)]
+        seqs = {trial.stamp.seq for kept in proof for trial in oracle.trials_of(kept) if trial.stamp.seq >= 0}
+        return BisectionResult(
+            question=self.question,
+            level=self.subject.level,
+            culprit=tuple(self.subject.items[index] for index in outcome.kept),
+            minimal=outcome.minimal and self._verdict() == "found",
+            signature=oracle.followed,
+            trials=sum(not trial.cached for trial in trials),
+            cached_trials=sum(trial.cached for trial in trials),
+            trial_seqs=tuple(sorted(seqs)),
+            verdict=self._verdict(),
+            simulated=self._given.simulated,
+            leftover_processes=self._runner.leftover_processes + self._runner.living(),
+            backend=self._compiler.name,
+            whole_runs=oracle.whole_runs,
+            failing_runs=oracle.failing_runs,
+            flaky=oracle.flaky,
+            doubts=tuple(self.subject.items[index] for index in outcome.doubts),
+            note=self._notes(outcome.kept),
+        )
+
+    def _verdict(self) -> ResultVerdict:
+        outcome = self.machine.outcome()
+        if self.followed is not None and self.followed.outcome == "usage_error":
+            return "usage_error"
+        if self._interrupted:
+            return "interrupted"
+        if outcome.verdict == "found" and not outcome.kept:
+            return "usage_error"
+        return outcome.verdict
+
+    def _notes(self, kept: Kept) -> str:
+        notes = [self._note] if self._note else []
+        outcome = self.machine.outcome()
+        if outcome.verdict == "found" and not kept:
+            notes.append("it fails on nothing at all: the compiler or its set-up is at fault, not the graph")
+        if self._oracle.others:
+            count = sum(self._oracle.others.values())
+            codes = sorted({one.code or one.outcome for one in self._oracle.others})
+            notes.append(f"another failure came in {count} trials and was not followed: {', '.join(codes)}")
+        return "; ".join(notes)
