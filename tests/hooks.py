@@ -95,6 +95,8 @@ def _handlers() -> dict[tuple[str, int], str]:
         (name, id(handler)): f"logging handler {type(handler).__name__} on {name or 'the root logger'}"
         for name, logger in loggers.items()
         for handler in getattr(logger, "handlers", ())
+        # pytest puts its own on every logger that does not propagate, and takes it away later than we look.
+        if type(handler).__module__ != "_pytest.logging"
     }
 
 
