@@ -35,6 +35,23 @@ class Reach:
     modules: dict[str, None] = field(default_factory=dict[str, None])
 
 
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """The statement at a place.
+
+    Attributes:
+        place: asked for.
+        head: its lines; without its body where it has one.
+        inside: lines from which coming to the head begins no new turn: the head itself, and the body of a `for`.
+        is_for: it is a `for`, which comes back to its head for every item.
+    """
+
+    place: Place
+    head: range
+    inside: range
+    is_for: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
     """What a watched call reached.
@@ -65,7 +82,7 @@ class _Watch:
         self.places = places
         self.modules: dict[str, None] = {}
         self._names = call.names
-        self._codes: dict[CodeType, list[tuple[Place, range]]] = {}
+        self._codes: dict[CodeType, list[_Statement]] = {}
         self._trees: dict[str, ast.AST] = {}
 
     def on_call(self, frame: FrameType, _event: str, _value: object) -> TraceFunction | None:
@@ -75,23 +92,24 @@ class _Watch:
             name = self._owner(frame)
             if name is not None:
                 self.modules.setdefault(name)
-        spans = self._codes.get(code)
-        if spans is None:
-            spans = self._codes[code] = self._spans(code)
-        return self._follow(spans) if spans else None
+        statements = self._codes.get(code)
+        if statements is None:
+            statements = self._codes[code] = self._statements(code)
+        return self._follow(statements) if statements else None
 
-    def _follow(self, spans: list[tuple[Place, range]]) -> TraceFunction:
+    def _follow(self, statements: list[_Statement]) -> TraceFunction:
         last_line, last_offset = 0, -1
 
         def on_line(frame: FrameType, event: str, _value: object) -> TraceFunction:
             nonlocal last_line, last_offset
             if event == "line":
                 line, offset = frame.f_lineno, frame.f_lasti
-                for place, span in spans:
+                for one in statements:
                     # Python comes back to the first line of a statement of several lines when it makes its outer call.
-                    again = len(span) > 1 and last_line in span and offset > last_offset
-                    if line in span and not again:
-                        self._note(place, frame)
+                    forward = len(one.head) > 1 and offset > last_offset
+                    again = last_line in one.inside and (one.is_for or forward)
+                    if line in one.head and not again:
+                        self._note(one.place, frame)
                 last_line, last_offset = line, offset
             return on_line
 
@@ -115,7 +133,7 @@ class _Watch:
         # A first argument that an inner function reads lies in a cell, which only `f_locals` looks into.
         return self._names.get(id(frame.f_locals.get(code.co_varnames[0])))
 
-    def _spans(self, code: CodeType) -> list[tuple[Place, range]]:
+    def _statements(self, code: CodeType) -> list[_Statement]:
         file = shown_path(code.co_filename)
         wanted = [place for place in self.places if place[0] == file]
         if not wanted:
@@ -124,19 +142,22 @@ class _Watch:
         if tree is None:
             tree = self._trees[file] = _tree(code.co_filename)
         lines = {line for _, _, line in code.co_lines() if line}
-        return [(place, _statement(tree, place[1])) for place in wanted if place[1] in lines]
+        return [_statement(tree, place) for place in wanted if place[1] in lines]
 
 
-def _statement(tree: ast.AST, line: int) -> range:
-    """Return the lines of the innermost statement at `line`; of its head alone where it has a body."""
-    span = range(line, line + 1)
+def _statement(tree: ast.AST, place: Place) -> _Statement:
+    """Return the innermost statement at a place."""
+    line = place[1]
+    found = _Statement(place, range(line, line + 1), range(line, line + 1), is_for=False)
     for node in ast.walk(tree):
-        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
+        last = (getattr(node, "end_lineno", None) or 0) + 1
+        if isinstance(node, ast.stmt) and node.lineno <= line < last:
             body = getattr(node, "body", None)
-            end = body[0].lineno if isinstance(body, list) and body else (node.end_lineno or line) + 1
-            if line < end:
-                span = range(node.lineno, end)
-    return span
+            head = range(node.lineno, body[0].lineno if isinstance(body, list) and body else last)
+            is_for = isinstance(node, ast.For)
+            if line in head:
+                found = _Statement(place, head, range(node.lineno, last) if is_for else head, is_for)
+    return found
 
 
 def _tree(file: str) -> ast.AST:
