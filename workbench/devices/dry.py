@@ -50,7 +50,9 @@ class DryDevice:
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Return the context in which operations are computed by shape only; see `Device.active`."""
-        with explained(self.device), self._mode, _Constructors():
+        # Backward passes stay on this thread: torch's own thread for the device would call into a simulated one.
+        one_thread = torch.autograd.set_multithreading_enabled(False)
+        with explained(self.device), one_thread, self._mode, _Constructors():
             yield
 
     def inactive(self) -> AbstractContextManager[object]:

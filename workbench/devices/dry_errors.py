@@ -87,7 +87,7 @@ def _refusal(error: Exception) -> _Refusal | None:
         return _Refusal(operation, *_SIZE)
     if isinstance(error, fake_tensor.UnsupportedOperatorException):
         return _Refusal(operation, *_UNKNOWN)
-    if isinstance(error, fake_tensor.FakeTensorDeviceMismatchError) or "different devices" in text:
+    if isinstance(error, fake_tensor.FakeTensorDeviceMismatchError) or _says_mixed(text):
         return _Refusal(operation, f"{_MIXED[0]} ({text.splitlines()[0].rstrip('!.')})", _MIXED[1])
     if ".numpy() is not supported" in text or "Cannot access data pointer" in text:
         return _Refusal("tensor.numpy() or a data pointer", *_NUMBER)
@@ -96,6 +96,10 @@ def _refusal(error: Exception) -> _Refusal | None:
     if "_apply(): Couldn't swap" in text:
         return _Refusal("module.to(...)", *_MOVE)
     return None
+
+
+def _says_mixed(text: str) -> bool:
+    return "different devices" in text or ("same device" in text and "neuron" in text)
 
 
 def _operation(error: Exception) -> str:

@@ -73,6 +73,10 @@ class _SimulatedNeuron:
     def _is_in_bad_fork(self) -> bool:
         return False
 
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        """Documented for the device; asked for by autocast, which a checkpointed backward always enters."""
+        return [torch.bfloat16, torch.float16, torch.float32]
+
     def manual_seed_all(self, seed: int) -> None:
         """Nothing random is made here."""
 
