@@ -51,6 +51,7 @@ from workbench.subjects.base import Observed, Side
 if TYPE_CHECKING:
     from workbench.probes.graphs import GraphFindings
     from workbench.probes.memory import MemoryFindings
+    from workbench.widgets.stepper import Stepper
 
 _R = TypeVar("_R", bound=Record)
 Progress = Callable[[str], None]
@@ -438,6 +439,12 @@ class Session:
             if "argument" in str(error) and action.verb in str(error):
                 raise JournalError(f"{action.call_text()}: {error}") from error
             raise
+
+    def widget(self) -> Stepper:
+        """Return buttons for a notebook that call these verbs; the one line a script will not have."""
+        from workbench.widgets.stepper import Stepper
+
+        return Stepper(self)
 
     def close(self) -> None:
         """Give back models and caches; the journal stays readable."""
