@@ -146,3 +146,7 @@ class Divergence(Record):
     comparisons: int
     steps: int
     method: str
+
+    def __str__(self) -> str:
+        where = "none" if self.first is None else f"{self.first or '(whole call)'} (step {self.index})"
+        return f"{self.question}: {where}; {self.comparisons} comparisons of {self.steps} steps, by {self.method}"
