@@ -375,17 +375,20 @@ class Session:
 
         chosen = self._side(side)
         call = chosen.call(module, phase)
-        return record_memory(
-            call.function,
-            call.args,
-            call.kwargs,
-            module=call.module,
-            device=chosen.device,
-            sink=self._record,
-            phase=phase,
-            allocator=allocator,
-            progress=self._progress,
-        )
+        with torch.no_grad():
+            return record_memory(
+                call.function,
+                call.args,
+                call.kwargs,
+                module=call.module,
+                device=chosen.device,
+                cache=call.cache,
+                sink=self._record,
+                phase=phase,
+                side=side,
+                allocator=allocator,
+                progress=self._progress,
+            )
 
     def trace_graphs(self, module: str = "", *, phase: str = "decode", side: SideName = "reference") -> GraphFindings:
         """List the graphs Dynamo captures of a forward pass, or of one part of it, and every break with its line.
@@ -393,16 +396,21 @@ class Session:
         Args:
             module: a module of the run, "" for everything.
             phase: "prefill" or "decode"; no matter for a module of the user.
-            side: whose model.
+            side: whose model; a dry one is refused, since Dynamo runs what it captures.
 
         Raises:
-            StepError: no such module.
+            StepError: no such module, or a dry side.
             TargetCrash: the call itself raises.
         """
         given = {"module": module, "phase": phase, "side": side}
         self._act("trace_graphs", _changed(given, {"module": "", "phase": "decode", "side": "reference"}))
         from workbench.probes.graphs import record_graph_breaks
 
+        if not self._side(side).has_numbers:
+            raise StepError(
+                f"trace_graphs: expected a side with numbers, found the dry {side}: Dynamo runs the graphs it captures. "
+                "Use a side on the host."
+            )
         call = self._side(side).call(module, phase)
         return record_graph_breaks(
             call.function,

@@ -42,6 +42,7 @@ class Call:
         args: positional arguments.
         kwargs: keyword arguments.
         module: root for module paths, None where there is none.
+        cache: what among the arguments is cache by design.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Call:
     args: tuple[object, ...]
     kwargs: Mapping[str, object]
     module: nn.Module | None
+    cache: object = ()
 
 
 class Side(Protocol):

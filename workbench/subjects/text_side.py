@@ -223,8 +223,14 @@ class TextSide:
         if self._residency == "stream":
             for step in steps:
                 model.load(self.text_model.checkpoint, modules=step.weights)
-        name = f"{phase} of {module or 'the model'}"
-        return Call(name=name, function=StepsCall(model, steps), args=(state, batch, cache), kwargs={}, module=model)
+        return Call(
+            name=f"{phase} of {module or 'the model'}",
+            function=StepsCall(model, steps),
+            args=(state, batch, cache),
+            kwargs={},
+            module=model,
+            cache=cache,
+        )
 
     @contextlib.contextmanager
     def whole_model(self) -> Iterator[TextModel]:
@@ -351,7 +357,7 @@ class TextSide:
             yield 0
             return
         model = self.text_model.model
-        nbytes = model.load(self.text_model.checkpoint, modules=step.weights)
+        nbytes = model.load(self.text_model.checkpoint, modules=step.weights).nbytes
         try:
             yield nbytes
         finally:
