@@ -90,9 +90,12 @@ def token_map() -> np.ndarray:
     return np.arange(VOCABULARY) * 7 % COMPRESSED_VOCABULARY
 
 
-def tiny_model(profile: str = "fp32", *, seed: int = 0, config: ModelConfig = BASE, **options) -> TextModel:
+def tiny_model(
+    profile: str | NumericProfile = "fp32", *, seed: int = 0, config: ModelConfig = BASE, **options
+) -> TextModel:
     """Return the model with random weights; it has neither checkpoint nor tokenizer."""
-    model = Transformer(config, profile=NumericProfile.named(profile), **options)
+    named = NumericProfile.named(profile) if isinstance(profile, str) else profile
+    model = Transformer(config, profile=named, **options)
     fill_randomly(model, seed)
     engram = EngramHash.from_config(config, token_map()) if config.engram_layer_ids else None
     return TextModel(checkpoint=None, model=model, tokenizer=None, engram=engram)  # type: ignore[arg-type]
