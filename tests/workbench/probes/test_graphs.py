@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import re
 import subprocess
@@ -24,7 +23,6 @@ from workbench.records.graphs import CapturedGraph, GraphBreak, GraphSummary
 
 _FILE = Path(break_models.__file__)
 _LINES = _FILE.read_text().splitlines()
-_ELSEWHERE = {"EntersContext": break_models.Clock}
 _X = torch.ones(2, 8)
 
 
@@ -39,15 +37,6 @@ def _findings(name):
     return find_graph_breaks(break_models.MODELS[name]().eval(), break_models.example_inputs())
 
 
-def _marked(name, *words):
-    """Return the numbers of the lines of a model that carry one of the marks."""
-    found = set()
-    for part in {break_models.MODELS[name], _ELSEWHERE.get(name, break_models.MODELS[name])}:
-        lines, first = inspect.getsourcelines(part)
-        found |= {first + at for at, line in enumerate(lines) if any(f"# {word}" in line for word in words)}
-    return found
-
-
 def _breaks(findings):
     return [one for one in findings.breaks if Path(one.file).name == _FILE.name]
 
@@ -55,8 +44,8 @@ def _breaks(findings):
 @pytest.mark.parametrize("name", [one for one in break_models.MODELS if one != "DebugsWithPdb"])
 def test_every_break_of_a_model_is_found(name):
     found = _breaks(_findings(name))
-    assert {one.line for one in found} == _marked(name, "break", "behind")
-    assert {one.line for one in found if one.pass_index} == _marked(name, "behind")
+    assert {one.line for one in found} == break_models.marked_lines(name, "break", "behind")
+    assert {one.line for one in found if one.pass_index} == break_models.marked_lines(name, "behind")
     for one in found:
         assert one.text == _LINES[one.line - 1].strip()
         assert one.reason
@@ -100,7 +89,7 @@ def test_a_debugger_in_the_model_does_not_stop_the_probe():
         findings = find_graph_breaks(break_models.DebugsWithPdb(), break_models.example_inputs())
         print([(one.line, one.calls) for one in findings.breaks])
     """
-    (line,) = _marked("DebugsWithPdb", "break")
+    (line,) = break_models.marked_lines("DebugsWithPdb", "break")
     assert _in_a_child("-c", textwrap.dedent(code)).stdout == f"[({line}, 1)]\n"
 
 
