@@ -29,6 +29,7 @@ from workbench.bisection.trials import Progress, Sink, TrialRunner
 from workbench.compilers.base import Compiler
 from workbench.errors import PlanError, StepError
 from workbench.records.compiling import BisectionResult, CompileTrial, FailureSignature
+from workbench.units import count_text
 
 TIME_LIMIT_S = 600.0
 """Seconds a trial may take when nobody says otherwise; a whole decode graph takes a real compiler many minutes."""
@@ -318,8 +319,9 @@ class CompileBisection:
         outcome = self.machine.outcome()
         if outcome.verdict == "found" and not kept:
             notes.append("it fails on nothing at all: the compiler or its set-up is at fault, not the graph")
-        if self._oracle.others:
-            count = sum(self._oracle.others.values())
-            codes = sorted({one.code or one.outcome for one in self._oracle.others})
-            notes.append(f"another failure came in {count} trials and was not followed: {', '.join(codes)}")
+        others = self._oracle.others
+        if others:
+            codes = sorted({one.code or one.outcome for one in others})
+            count = count_text(sum(others.values()), "trial")
+            notes.append(f"another failure came in {count} and was not followed: {', '.join(codes)}")
         return "; ".join(notes)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from workbench.bisection.repetition import Repetition
 from workbench.bisection.search import Kept, Proposal, Verdict
-from workbench.bisection.signatures import is_same_failure
+from workbench.bisection.signatures import MEMORY_LIMIT, is_same_failure
 from workbench.records.compiling import CompileTrial, FailureSignature
 
 RunTrial = Callable[[Kept, str], CompileTrial]
@@ -26,7 +26,6 @@ class Oracle:
         passes_needed: runs without failure before a set counts as passing.
         flaky: one set was seen to fail and not to fail.
         whole_runs, failing_runs: of the whole.
-        others: other failures seen on the way, with the number of trials.
     """
 
     def __init__(self, run: RunTrial, repetition: Repetition, followed: FailureSignature | None = None) -> None:
@@ -34,7 +33,6 @@ class Oracle:
         self.passes_needed = repetition.passes
         self.flaky = False
         self.whole_runs = self.failing_runs = 0
-        self.others: Counter[FailureSignature] = Counter()
         self._run, self._repetition = run, repetition
         self._runs: dict[Kept, list[CompileTrial]] = {}
 
@@ -43,6 +41,16 @@ class Oracle:
         if proposal.phase == "whole" and self.whole_runs == 0:
             return self._look_at_whole(proposal.kept)
         return self._verdict(proposal.kept, proposal.phase, self.passes_needed)
+
+    @property
+    def others(self) -> Counter[FailureSignature]:
+        """Other failures seen on the way, with the number of trials; they were not followed."""
+        trials = [trial for runs in self._runs.values() for trial in runs]
+        return Counter(
+            trial.signature
+            for trial in trials
+            if trial.signature is not None and trial.phase_of_search != "user" and self.judge(trial) == "other_failure"
+        )
 
     def trials_of(self, kept: Kept) -> tuple[CompileTrial, ...]:
         """Return the trials that were run of a set."""
@@ -72,7 +80,7 @@ class Oracle:
         were taken to pass may not.
         """
         runs = self._repetition.confirm
-        if self.flaky or runs == 0 or (self.followed is not None and self.followed.outcome == "timeout"):
+        if self.flaky or runs == 0 or (self.followed is not None and _is_by_limit(self.followed)):
             return True
         for _ in range(runs):
             self._take(kept, "confirm")
@@ -86,7 +94,7 @@ class Oracle:
         while len(self._runs.get(kept, ())) < goal:
             trial = self._take(kept, "whole")
             seen = self._runs[kept]
-            if trial.outcome in ("timeout", "usage_error"):
+            if trial.outcome == "usage_error" or (trial.signature is not None and _is_by_limit(trial.signature)):
                 break
             if len(seen) == goal and all(one.outcome == "ok" for one in seen):
                 goal = max(goal, self._repetition.absent)
@@ -124,9 +132,12 @@ class Oracle:
     def _take(self, kept: Kept, phase: str) -> CompileTrial:
         trial = self._run(kept, phase)
         self._runs.setdefault(kept, []).append(trial)
-        if self.judge(trial) == "other_failure" and trial.signature is not None:
-            self.others[trial.signature] += 1
         return trial
+
+
+def _is_by_limit(signature: FailureSignature) -> bool:
+    # These cost the whole limit every time, and a limit far from what is needed seldom wavers.
+    return signature.outcome == "timeout" or signature.detail == MEMORY_LIMIT
 
 
 def _best(verdicts: list[Verdict]) -> Verdict:

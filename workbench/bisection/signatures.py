@@ -12,6 +12,9 @@ import signal
 from workbench.bisection.trial_client import ChildReport
 from workbench.records.compiling import FailureSignature, Outcome
 
+MEMORY_LIMIT = "memory limit"
+"""Detail of a failure by the limit of the trial, not by the system."""
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _CODE = re.compile(r"\[(?P<bracket>(?:NCC_)?[A-Z]{2,6}\d{3})\]|\b(?P<bare>NCC_[A-Z]{2,6}\d{3})\b")
 _INNER_CODE = re.compile(r"error code (?:NCC_)?(?P<code>[A-Z]{2,6}\d{3}) does not exist")
@@ -50,7 +53,7 @@ def read_failure(report: ChildReport) -> tuple[Outcome, FailureSignature | None]
     if report.ended_because == "timeout":
         return _failure("timeout", text, code=error_code(text), stage=_pass_running(text))
     if report.ended_because == "memory":
-        return "killed", FailureSignature(outcome="killed", signal="SIGKILL", detail="memory limit")
+        return "killed", FailureSignature(outcome="killed", signal="SIGKILL", detail=MEMORY_LIMIT)
     if report.ended_because == "server died" or report.exit_status is None:
         return "skipped", None
     if report.exit_status == 0:
