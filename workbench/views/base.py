@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -54,7 +55,7 @@ class TableView:
 
     def __str__(self) -> str:
         parts = [self.title, table_text(self.header, self.rows, align=self.align) if self.rows else "(nothing)"]
-        return "\n".join([*parts, self.note] if self.note else parts)
+        return "\n".join([*parts, *textwrap.wrap(self.note, width=100)])
 
     def _repr_html_(self) -> str:
         return html_table(self.title, self.header, self.rows, self.note, self.align)
