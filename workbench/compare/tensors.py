@@ -64,8 +64,22 @@ class Figures:
     largest: float
 
 
-def measure(reference: Tensor, candidate: Tensor, *, atol: float = 0.0, rtol: float = 0.0) -> Figures:
+def measure(
+    reference: Tensor,
+    candidate: Tensor,
+    *,
+    atol: float = 0.0,
+    rtol: float = 0.0,
+    precision: torch.dtype | None = None,
+) -> Figures:
     """Return what two tensors of one shape differ by; both on the CPU or copied there.
+
+    Args:
+        reference: the side that is trusted.
+        candidate: the side under test.
+        atol: absolute part of the limit `allowed_excess` is measured from.
+        rtol: part of it relative to the reference.
+        precision: count steps in this format where it is coarser than that of the values.
 
     Raises:
         ValueError: shapes that differ.
@@ -74,6 +88,8 @@ def measure(reference: Tensor, candidate: Tensor, *, atol: float = 0.0, rtol: fl
         raise ValueError(f"expected one shape, found {tensor_text(reference)} and {tensor_text(candidate)}")
     one, two = as_float64(reference), as_float64(candidate)
     dtype = coarser(value_dtype(reference), value_dtype(candidate))
+    if precision is not None and dtype.is_floating_point:
+        dtype = coarser(dtype, precision)
     both = one.isfinite() & two.isfinite()
     same = (one == two) | (one.isnan() & two.isnan())
     mismatched = ~both & ~same
@@ -134,7 +150,7 @@ def compare_tensors(
         stamp: where in the run.
         keep_rows: bool over the first axis; other rows are left out of figures and verdict.
         precision: coarsest format the sides compute in, where that is coarser than what they hand over; decides the
-            default rule.
+            default rule, and steps are counted in it.
         note: said before our own remarks.
     """
     place = stamp or Stamp()
@@ -151,7 +167,7 @@ def compare_tensors(
         reference, candidate = reference.to("cpu")[kept], candidate.to("cpu")[kept]
     given = tolerance is not None
     rule = tolerance or _default_rule(reference, candidate, error, precision)
-    figures = measure(reference, candidate, atol=rule.atol, rtol=rule.rtol)
+    figures = measure(reference, candidate, atol=rule.atol, rtol=rule.rtol, precision=precision)
     passed, why, rule = _judge(figures, rule, error, given=given)
     if reference.numel() == 0:
         remarks.append("no element to compare")
