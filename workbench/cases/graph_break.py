@@ -265,15 +265,17 @@ def _calls(folder: Path, entry: Body) -> Callable[[], ObservedCall]:
     body = load_file(file)
     build = _function(body, str(entry.get("build", "build_model()")), file)
     inputs = _function(body, str(entry.get("inputs", "example_inputs()")), file)
-    method = _method(str(entry.get("call", "model(*example_inputs())")), file)
-    return partial(_make_call, build, inputs, method)
+    method, more = _method(str(entry.get("call", "model(*example_inputs())")), file)
+    return partial(_make_call, build, inputs, method, more)
 
 
-def _make_call(build: Callable[[], object], inputs: Callable[[], object], method: str) -> ObservedCall:
+def _make_call(
+    build: Callable[[], object], inputs: Callable[[], object], method: str, more: Mapping[str, object]
+) -> ObservedCall:
     model = build()
     args, kwargs = as_arguments(inputs())
     target = getattr(model, method) if method else model
-    return copy_call(cast("Callable[..., object]", target), args, kwargs)
+    return copy_call(cast("Callable[..., object]", target), args, {**kwargs, **more})
 
 
 def _function(body: ModuleType, text: str, file: Path) -> Callable[[], object]:
@@ -284,17 +286,18 @@ def _function(body: ModuleType, text: str, file: Path) -> Callable[[], object]:
     return cast("Callable[[], object]", function)
 
 
-def _method(text: str, file: Path) -> str:
-    """Return which method of the model the entry calls, "" for the model itself."""
+def _method(text: str, file: Path) -> tuple[str, dict[str, object]]:
+    """Return which method of the model the entry calls ("" for the model itself), and further keyword arguments."""
     try:
         node = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError:
-        node = None
-    function = node.func if isinstance(node, ast.Call) else None
-    if isinstance(function, ast.Name):
-        return ""
-    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
-        return function.attr
+        if isinstance(node, ast.Call) and all(isinstance(one, ast.Starred) for one in node.args):
+            more = {one.arg: ast.literal_eval(one.value) for one in node.keywords if one.arg is not None}
+            if isinstance(node.func, ast.Name):
+                return "", more
+            if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+                return node.func.attr, more
+    except (SyntaxError, ValueError):
+        pass
     raise PlanError(f"{file}: entry: expected a call such as `model(*example_inputs())`, found {text!r}")
 
 

@@ -25,8 +25,8 @@ class Model(nn.Module):
             x = x / peak
         return x
 
-    def fine(self, x):
-        return x * 2
+    def fine(self, x, *, scale=None):
+        return x * scale
 
 def build_model():
     return Model().eval()
@@ -134,7 +134,7 @@ def test_a_case_that_calls_a_method_has_no_break(folder):
     expected = {
         "id": "GB-98",
         "class": "graph_break",
-        "entry": {**_EXPECTED["entry"], "call": "model.fine(*example_inputs())"},
+        "entry": {**_EXPECTED["entry"], "call": "model.fine(*example_inputs(), scale=2)"},
         "tool_must_report": {"break_sites": [], "distinct_sites": 0, "no_break": True},
     }
     assert _run(folder, expected).status == "passed"
@@ -145,7 +145,9 @@ def test_a_case_without_anything_to_compare_with_fails(folder):
     assert result.differences == ("tool_must_report: expected an object, found nothing to compare with",)
 
 
-@pytest.mark.parametrize(("key", "value"), [("build", "import os"), ("call", "model[0]"), ("call", "a b")])
+@pytest.mark.parametrize(
+    ("key", "value"), [("build", "import os"), ("call", "model[0]"), ("call", "a b"), ("call", "model(len)")]
+)
 def test_an_entry_that_is_no_call_is_refused(folder, key, value):
     with pytest.raises(PlanError, match="entry: expected"):
         _run(folder, _changed(("entry", key), value))
