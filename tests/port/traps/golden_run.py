@@ -9,8 +9,8 @@ from port.verify_rules import row_errors
 from tests.port.golden import fresh_model_a, golden_tensor, prompt_ids, run_chunks
 
 PROMPT = "len70"
-DECODE_STEPS = 2
-"""An even number, so that decode steps which complete no group are among them."""
+DECODE_STEPS = 3
+"""The second completes a group of two tokens, so that the third may meet what the second left behind."""
 
 
 @torch.inference_mode()

@@ -6,13 +6,16 @@ import re
 
 import pytest
 
-from tests.port.traps.arithmetic import ARITHMETIC_TRAPS
-from tests.port.traps.flow import FLOW_TRAPS
+from tests.port.traps.attention import ATTENTION_TRAPS
+from tests.port.traps.entries import ENTRY_TRAPS
 from tests.port.traps.golden_run import golden_error
+from tests.port.traps.hand_over import HAND_OVER_TRAPS
+from tests.port.traps.kernels import KERNEL_TRAPS
 from tests.port.traps.mutation import Trap, is_seen
+from tests.port.traps.tables import TABLE_TRAPS
 from tests.shared import shared_path
 
-TRAPS = (*ARITHMETIC_TRAPS, *FLOW_TRAPS)
+TRAPS = (*KERNEL_TRAPS, *HAND_OVER_TRAPS, *ATTENTION_TRAPS, *ENTRY_TRAPS, *TABLE_TRAPS)
 TRAP_COUNT = 26
 
 every_trap = pytest.mark.parametrize("trap", TRAPS, ids=[trap.name for trap in TRAPS])

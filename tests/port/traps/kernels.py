@@ -276,7 +276,7 @@ def plant_context_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     wrap_function(monkeypatch, candidate_blocks, wrong)
 
 
-ARITHMETIC_TRAPS = (
+KERNEL_TRAPS = (
     Trap(
         number=3,
         name="combine_sums_over_the_first_index",
