@@ -82,13 +82,12 @@ def record_memory(
     """
     keywords = dict(kwargs or {})
     root = module if module is not None else _owner(target)
-    dry = device is not None and not device.has_numbers
     run = _Run(ledger=Ledger(), device=device, phase=phase, sink=sink)
-    second = None if dry or not allocator else _SecondCall.prepare(target, args, keywords, root)
     watch = StorageWatch(run.ledger, progress=progress)
     owners = Owners(root, crossing=watch.crossed, leaving=watch.left)
     watch.follow(owners)
     enter_baseline(watch, root, args, keywords, cache=cache)
+    second = None if run.is_dry or not allocator else _SecondCall.prepare(target, args, keywords, root)
     try:
         with contextlib.nullcontext() if device is None else device.active(), owners, watch:
             result = target(*args, **keywords)
@@ -133,6 +132,13 @@ class _Run:
     merged: bool = False
     note: Fallback | None = None
 
+    @property
+    def is_dry(self) -> bool:
+        """Whether storages are computed from shapes: on a dry device, or on fake tensors of the caller's own."""
+        if self.device is not None:
+            return not self.device.has_numbers
+        return any(block.computed for block in self.ledger.blocks)
+
     def add_allocator(self, second: _SecondCall) -> None:
         """Bring in what the allocator saw, or note why that cannot be."""
         why_not = _obstacle(self.ledger)
@@ -152,8 +158,7 @@ class _Run:
 
     def findings(self, *, failure: StepFailure | None = None, result: object = None) -> MemoryFindings:
         """Return the findings, and give their records away."""
-        dry = self.device is not None and not self.device.has_numbers
-        counted: tuple[Counts, ...] = ("tensors", "allocator") if self.merged or dry else ("tensors",)
+        counted: tuple[Counts, ...] = ("tensors", "allocator") if self.merged or self.is_dry else ("tensors",)
         findings = make_findings(
             self.ledger,
             main_device=None if self.device is None else str(self.device.device),
