@@ -22,11 +22,11 @@ def run_python(code: str, *, blocked: tuple[str, ...] = ()) -> subprocess.Comple
 
 IMPORT_ALL = """
 import importlib, pkgutil
-names = []
+module_names = []
 for package in {packages!r}:
     root = importlib.import_module(package)
-    names += [package, *(found.name for found in pkgutil.walk_packages(root.__path__, package + "."))]
-for name in names:
+    module_names += [package, *(found.name for found in pkgutil.walk_packages(root.__path__, package + "."))]
+for name in module_names:
     if not name.endswith("__main__"):
         importlib.import_module(name)
 """

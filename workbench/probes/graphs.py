@@ -18,7 +18,6 @@ import torch._dynamo
 from torch import nn
 
 from workbench.errors import TargetCrash
-from workbench.probes.break_classes import reason_class
 from workbench.probes.break_log import BreakEvent, BreakLog
 from workbench.probes.break_sites import merge_events, new_sites, with_reach
 from workbench.probes.graph_capture import GraphCapture
@@ -38,6 +37,7 @@ PIECE_RECOMPILES = 64
 Sink = Callable[[Record], object]
 Progress = Callable[[str], None]
 
+_LIMIT = re.compile(r"hit config\.\w*limit")
 _FILE = re.compile(r"(?<![\w./])/[^\s'\":]+\.py\b")
 
 
@@ -155,9 +155,8 @@ class _Capture:
         """Run again as long as a run shows places that another can look past."""
         self._looked_past = True
         seen = self._seen
-        limited = any(_is_limit(event) for event in seen.events)
         for index in range(1, MOST_PASSES + 1):
-            if not self._search.learn(seen.events) and not (limited and index == 1):
+            if not self._search.learn(seen.events) and not (seen.limited and index == 1):
                 break
             self._progress(f"graph breaks: {len(self._breaks)} so far; looking past them, run {index}")
             seen = _Run()
@@ -169,7 +168,7 @@ class _Capture:
                 break
         else:
             self._obstacles.append(f"new places in each of {MOST_PASSES} runs; the search was ended")
-        if seen is not self._seen and any(_is_limit(event) for event in seen.events):
+        if seen is not self._seen and seen.limited:
             self._obstacles.append(f"a function was compiled {PIECE_RECOMPILES} times; it ran eagerly from then on")
 
     def count(self) -> None:
@@ -186,7 +185,7 @@ class _Capture:
         """Return what there is, marked as incomplete where a run is missing."""
         seen = self._seen
         obstacles = [*self._search.obstacles, *self._obstacles]
-        left_out = any(event.skipped or event.rest_skipped or _is_limit(event) for event in seen.events)
+        left_out = seen.limited or any(event.skipped or event.rest_skipped for event in seen.events)
         whole = not obstacles if self._looked_past else not left_out
         summary = GraphSummary(
             backend=self._backend,
@@ -231,10 +230,13 @@ class _Capture:
                     run.error = error
         finally:
             run.events = log.events
+            # A function that ran into a limit runs eagerly from then on, and no break is logged for it.
+            run.limited = any(_LIMIT.search(one) for one in log.notices)
             run.graphs, run.recompiles = capture.graphs(), capture.recompiles()
             run.warnings = [
                 *(str(one.message) for one in caught if is_library(one.filename) or "Dynamo" in str(one.message)),
-                *(one for one in log.notices if not one.startswith("Graph break")),
+                # What torch says of breaks is in their records, and how it logs is no matter here.
+                *(one.partition("\nTo log all")[0] for one in log.notices if not one.startswith("Graph break")),
             ]
 
     def _grad_mode(self) -> contextlib.AbstractContextManager[object]:
@@ -262,10 +264,7 @@ class _Run:
     recompiles: Sequence[Recompile] = ()
     warnings: Sequence[str] = ()
     error: Exception | None = None
-
-
-def _is_limit(event: BreakEvent) -> bool:
-    return reason_class(event.reason) == "recompile_limit"
+    limited: bool = False
 
 
 def _in_words(error: Exception) -> str:

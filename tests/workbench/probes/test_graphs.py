@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
@@ -288,33 +287,36 @@ def test_what_is_no_callable_is_refused():
         find_graph_breaks(_X)
 
 
-def test_a_function_made_anew_at_every_call_is_told_as_an_obstacle():
-    def makes(x):
-        def inner(h):
-            for _ in range(2):
-                peak = h.max().item()
-                h = h / peak
-            return h
-
-        torch._dynamo.graph_break()
-        with contextlib.ExitStack():
-            return inner(x * 2)
-
-    findings = find_graph_breaks(makes, (_X,))
-    assert "peak = h.max().item()" in [one.text for one in findings.breaks]
-    assert findings.summary.complete or any("not looked past" in one for one in findings.summary.warnings)
+KEPT = []
 
 
-class ManyShapes(nn.Module):
-    def forward(self, x, how_often):
-        for step in range(how_often):
-            x = counted(x, step, [step])
-        torch._dynamo.graph_break()
-        return x
+@torch.compiler.disable(recursive=False)
+def makes_inner(x, keep):
+    def inner(h):
+        for _ in range(2):
+            peak = h.max().item()
+            h = h / peak
+            print("behind")
+        return h
+
+    if keep:
+        KEPT.append(inner)
+    return inner(x * 2)
+
+
+@pytest.mark.parametrize(
+    ("keep", "told"), [(False, "has no function that could be cut"), (True, "is made anew at every call")]
+)
+def test_a_function_made_anew_at_every_call_is_told_as_an_obstacle(keep, told):
+    findings = find_graph_breaks(makes_inner, (_X, keep))
+    KEPT.clear()
+    assert [one.text for one in findings.breaks] == ["peak = h.max().item()"]
+    assert not findings.summary.complete
+    assert any(told in one for one in findings.summary.warnings), findings.summary.warnings
 
 
 def counted(x, step, marks):
-    if step == 11:
+    if len(marks) == 11:
         print("eleven")
     return x + step * len(marks)
 
@@ -327,8 +329,12 @@ def calls_counted(x):
 
 
 def test_a_function_compiled_too_often_is_looked_into_again():
-    findings = find_graph_breaks(calls_counted, (_X,))
-    assert 'print("eleven")' in [one.text for one in findings.breaks]
+    plain = find_graph_breaks(lambda x: calls_counted(x * 2), (_X,), look_past=False)
+    assert [one.reason_class for one in plain.breaks] == ["compiler_disabled"]
+    assert not plain.summary.complete
+    findings = find_graph_breaks(lambda x: calls_counted(x * 2), (_X,))
+    assert ('print("eleven")', 1) in [(one.text, one.pass_index) for one in findings.breaks]
+    assert findings.summary.complete
     assert any("recompile_limit" in one for one in findings.summary.warnings), findings.summary.warnings
 
 
