@@ -72,7 +72,8 @@ class RunResult:
     def verdict(self) -> StepVerdict:
         """The worst verdict of the steps."""
         order: tuple[StepVerdict, ...] = ("failed", "differ", "flipped", "incomparable", "match", "observed")
-        return min((step.verdict for step in self.steps), key=order.index, default="observed")
+        seen: list[StepVerdict] = [step.verdict for step in self.steps]
+        return min(seen, key=order.index) if seen else "observed"
 
     def __str__(self) -> str:
         lines = [f"{count_text(len(self.steps), 'step')}: {self.verdict}; ended: {self._ended()}"]

@@ -6,7 +6,7 @@ Names are the path: `out`, `out.0`, `out.hidden_states`. Anything that is no ten
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -49,7 +49,7 @@ def map_tensors(value: object, name: str, function: Callable[[str, Tensor], Tens
         return function(name, value)
     if isinstance(value, (tuple, list)):
         items = cast("list[object] | tuple[object, ...]", value)
-        fields = getattr(value, "_fields", None) or range(len(items))
+        fields = cast("Sequence[object]", getattr(value, "_fields", None) or range(len(items)))
         parts = [
             map_tensors(item, f"{name}.{key}" if name else str(key), function)
             for key, item in zip(fields, items, strict=True)
@@ -58,7 +58,8 @@ def map_tensors(value: object, name: str, function: Callable[[str, Tensor], Tens
             return value
         if isinstance(value, list):
             return parts
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        make = cast("Callable[..., object]", type(value))
+        return make(*parts) if hasattr(value, "_fields") else tuple(parts)
     if isinstance(value, Mapping):
         mapping = cast("Mapping[object, object]", value)
         changed = {

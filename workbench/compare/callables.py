@@ -6,7 +6,7 @@ other; what was changed is reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -80,11 +80,12 @@ class LayersComparison:
     first: Found = field(default_factory=lambda: Found(index=None, comparisons=0))
 
 
-def worst_verdict(verdicts: object) -> Verdict:
+def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     """Return `incomparable` where any is, else `differ` where any is, else `match`."""
-    seen = list(verdicts)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    ranked: tuple[Verdict, ...] = ("incomparable", "differ")
-    return next((verdict for verdict in ranked if verdict in seen), "match")
+    seen = set(verdicts)
+    if "incomparable" in seen:
+        return "incomparable"
+    return "differ" if "differ" in seen else "match"
 
 
 def run_side(function: Callable[..., object], inputs: Inputs) -> SideRun:
