@@ -66,7 +66,7 @@ class DryDevice:
             DeviceError: a tensor that is not strided.
         """
         copies = _FakeCopies(self._mode, self.device)
-        with unset_fake_temporarily():
+        with unset_fake_temporarily(), torch.no_grad():
             return Placing(copies).of(value)
 
     def memory_sample(self) -> MemorySample:
@@ -89,31 +89,29 @@ class _FakeCopies:
             raise DeviceError(
                 f"dry: expected a strided tensor, found {tensor.layout} of {list(tensor.shape)}; make it dense first."
             )
-        with self._mode:
-            fake = self._like(tensor)
-            if isinstance(tensor, nn.Parameter):
-                fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
-            elif tensor.requires_grad:
-                fake.requires_grad_()
-        return fake
+        # Made directly, not by operations of the mode: a large model has a hundred thousand parameters.
+        fake = FakeTensor(self._mode, self._like(tensor), self._device)
+        if isinstance(tensor, nn.Parameter):
+            fake._is_param = True  # how torch itself marks a parameter that is a tensor of another class
+        return fake.requires_grad_() if tensor.requires_grad else fake
 
     def _like(self, tensor: Tensor) -> Tensor:
+        """Return a tensor on `meta` of the same size and stride; its storage is that of tensors it shares one with."""
         size, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
         storage = tensor.untyped_storage()
         base = self._storages.get(storage._cdata)
         if base is None:
             count = storage.nbytes() // tensor.element_size()
             if offset == 0 and count == _reach(size, stride):
-                base = torch.empty_strided(size, stride, dtype=tensor.dtype, device=self._device)
+                base = torch.empty_strided(size, stride, dtype=tensor.dtype, device="meta")
             else:
-                base = torch.empty(count, dtype=tensor.dtype, device=self._device)
+                base = torch.empty(count, dtype=tensor.dtype, device="meta")
             self._storages[storage._cdata] = base
             if base.shape == size and base.stride() == stride:
-                return base
+                return base.detach()
         elif base.dtype != tensor.dtype:
-            base = base.as_strided((base.untyped_storage().nbytes() // base.element_size(),), (1,), 0).view(
-                tensor.dtype
-            )
+            count = base.untyped_storage().nbytes() // base.element_size()
+            base = base.as_strided((count,), (1,), 0).view(tensor.dtype)
         return base.as_strided(size, stride, offset)
 
 

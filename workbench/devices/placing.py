@@ -93,8 +93,8 @@ class Placing:
         if isinstance(value, nn.Module):
             # Own tables throughout, so that a hook or a child added to one of the two is not added to the other.
             for name, item in value.__dict__.items():
-                own = copy.copy(item) if isinstance(item, dict) and not self._changes(item) else self._of(item)
-                rebuilt.__dict__[name] = own
+                own = item if isinstance(item, dict) and not item else self._of(item)
+                rebuilt.__dict__[name] = item.copy() if own is item and isinstance(item, dict) else own
             return rebuilt
         for name, item in _parts(value).items():
             replacement = self._of(item)
@@ -121,7 +121,7 @@ class Placing:
             if isinstance(holder, Tensor) and self._tensor(holder) is not holder:
                 found.append(holder)
             for part in () if isinstance(holder, Tensor) else _children(holder):
-                if isinstance(part, _WHOLE):
+                if isinstance(part, _WHOLE) or (isinstance(part, (dict, list, tuple)) and not part):
                     continue
                 if id(part) in self._changing:
                     found.append(holder)
