@@ -63,6 +63,7 @@ class ErrorPlot:
     def figure(self) -> Figure:
         """Return a matplotlib figure: two marked lines over the steps, the wrong steps named."""
         from matplotlib.figure import Figure
+        from matplotlib.ticker import MaxNLocator
 
         figure = Figure(figsize=(9, 4), layout="constrained")
         axes = figure.add_subplot()
@@ -81,8 +82,9 @@ class ErrorPlot:
                 )
         axes.set_yscale("log")
         axes.set_ylim(bottom=_FLOOR / 2)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("step")
-        axes.set_ylabel(f"relative L2 error ({_FLOOR:g} and below drawn at the bottom)")
+        axes.set_ylabel(f"relative L2 error (0 drawn at {_FLOOR:g})")
         wrong = [row for row in self.rows if row.isolated_differs or row.verdict in ("differ", "flipped", "failed")]
         for row in wrong[:1]:
             height = max(row.accumulated or 0.0, _FLOOR)
