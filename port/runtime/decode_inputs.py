@@ -75,7 +75,7 @@ def build_decode(
     return InputMetadata(
         is_prompt=False,
         num_reqs=len(sequences),
-        max_position=int(positions.max()),
+        max_position=width * layout.tokens_per_block - 1,
         input_ids=pad(np.concatenate([ids[s:e] for ids, s, e in zip(tokens, starts, ends, strict=True)]), 0),
         positions=pad(positions, 0),
         ngram_token_ids=None if engram_ids is None else pad(engram_ids.numpy(), 0),

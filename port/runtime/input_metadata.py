@@ -37,7 +37,8 @@ class InputMetadata:
     Attributes:
         is_prompt: prefill (any number of rows per request) or decode.
         num_reqs: real requests, padding rows not counted.
-        max_position: largest position in the batch.
+        max_position: no position is above it. A decode takes the last one its block tables can hold, so that steps of
+            the same shapes have the same plain integers and one compiled graph serves them all.
         input_ids: (T,).
         positions: (T,), absolute.
         ngram_token_ids: (T, n) compressed ids, newest first; None without Engram.

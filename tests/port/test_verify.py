@@ -116,7 +116,7 @@ def test_a_changed_weight_fails(name):
             text_model.model.get_parameter(name)[0].neg_().mul_(4)
     else:
         double(text_model.model.get_parameter(name))
-    results = list(verify(text_model, GOLDEN_A, prompts=("two_windows_minus1", "window_plus1")))
+    results = list(verify(text_model, GOLDEN_A, prompts=TRACED_PROMPT))
     assert failed(results)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -11,8 +13,10 @@ from port.model.steps import step_program
 from port.model.taps import RecordingTap
 from port.model.transformer import Transformer
 from port.numerics import NumericProfile
+from port.runtime.cache_layout import CacheLayout
 from port.runtime.decode_inputs import build_decode
 from port.runtime.prefill_inputs import build_prefill
+from port.runtime.sequence import Sequence
 from port.verify_rules import row_errors
 from tests.port.golden import (
     CHECKPOINT_A,
@@ -24,7 +28,6 @@ from tests.port.golden import (
     prompt_ids,
     run_chunks,
 )
-from tests.port.model.batches import at_position
 from tests.port.tiny import BASE, random_ids, tiny_config, tiny_model
 from tests.shared import shared_path
 
@@ -232,11 +235,20 @@ def test_only_the_wanted_rows_reach_the_head():
 
 def test_rotation_tables_grow_with_the_context():
     text_model = tiny_model(config=tiny_config(max_position_embeddings=300))
-    model, layout = text_model.model, text_model.cache_for([1]).layout
-    assert model.rotations(at_position(layout, 5))["window"].cos.shape[0] == 256
-    small = model.rotations(at_position(layout, 255))
-    assert small is model.rotations(at_position(layout, 0)), "made once"
-    grown = model.rotations(at_position(layout, 256))
+    model, any_batch = text_model.model, one_row_decode()
+
+    def tables(position):
+        return model.rotations(dataclasses.replace(any_batch, max_position=position))
+
+    assert tables(5)["window"].cos.shape[0] == 256
+    small = tables(255)
+    assert small is tables(0), "made once"
+    grown = tables(256)
     assert grown["window"].cos.shape[0] == 300, "not beyond the largest position of the model"
     assert torch.equal(grown["compress"].cos[:256], small["compress"].cos)
-    assert model.rotations(at_position(layout, 400))["window"].cos.shape[0] == 401, "but as far as a batch needs"
+    assert tables(400)["window"].cos.shape[0] == 401, "but as far as a batch needs"
+
+
+def one_row_decode():
+    sequence = Sequence(token_ids=(3,), block_table=(1,), state_id=1)
+    return build_decode(CacheLayout(window=4, backtracking=1, ratios=(1, 2)), [sequence])

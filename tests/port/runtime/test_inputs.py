@@ -72,6 +72,7 @@ def test_decode_of_two_sequences_with_padding():
     assert batch.total_q == 4
     assert batch.input_ids.tolist() == [15, 12, 0, 0]
     assert batch.positions.tolist() == [5, 2, 0, 0]
+    assert batch.max_position == 3 * 128 - 1, "a property of the shape, not of the step"
     assert batch.valid_token_mask.tolist() == [True, True, False, False]
     assert batch.query_indices.tolist() == [0, 1, PADDING_QUERY_INDEX, PADDING_QUERY_INDEX]
     assert batch.context_lens.tolist() == [6, 3, 1, 1]
