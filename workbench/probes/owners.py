@@ -1,16 +1,19 @@
 """Who runs: the path of the module whose `forward` is executing, also for operations of a backward pass.
 
-Kept by global module hooks that are there only inside the context. An operation of a backward pass belongs to the
-module and the line of its forward operation; autograd numbers its nodes in the order they were made, and that number
-is what the two are matched by.
+Kept by global module hooks that are there only inside the context. A method of a module that is called directly, and
+not through the module, is found on Python's stack where no call of a named module is under way. An operation of a
+backward pass belongs to the module and the line of its forward operation; autograd numbers its nodes in the order they
+were made, and that number is what the two are matched by.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import FrameType
 
 import torch
 from torch import nn
@@ -30,10 +33,12 @@ class Place:
     Attributes:
         owner: path of the module, "" for the root and outside of any module.
         scope: number of that module's call, from 1; 0 outside of any.
+        is_named: the root leads to that module.
     """
 
     owner: str
     scope: int
+    is_named: bool = True
 
 
 _OUTSIDE = Place("", 0)
@@ -78,7 +83,11 @@ class Owners:
     def now(self) -> Place:
         """Return where the operation that is running belongs, by the modules being called."""
         stack = self._stack()
-        return stack[-1] if stack else _OUTSIDE
+        top = stack[-1] if stack else _OUTSIDE
+        if top.scope and top.is_named:
+            return top
+        path = self._path_by_frame()
+        return top if path is None else Place(path, top.scope)
 
     def remember(self, line: UserLine | None) -> None:
         """Note place and line of a forward operation, for its backward; only with gradients enabled."""
@@ -93,6 +102,17 @@ class Owners:
         # That module's call is over; what a backward makes lives in no call.
         return Place(place.owner, 0), line
 
+    def _path_by_frame(self) -> str | None:
+        """Return the path of the innermost module one of whose methods is running, called directly or not."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code.co_varnames[:1] == ("self",):
+                path = self._names.get(id(frame.f_locals.get("self")))
+                if path is not None:
+                    return path
+            frame = frame.f_back
+        return None
+
     def _stack(self) -> list[Place]:
         stack = getattr(self._stacks, "places", None)
         if stack is None:
@@ -102,7 +122,8 @@ class Owners:
     def _enter_module(self, module: nn.Module, args: object) -> None:
         self._crossing(args)
         name = self._names.get(id(module))
-        self._stack().append(Place(f"({type(module).__name__})" if name is None else name, next(self._numbers)))
+        shown = f"({type(module).__name__})" if name is None else name
+        self._stack().append(Place(shown, next(self._numbers), name is not None))
 
     def _leave_module(self, module: nn.Module, args: object, output: object) -> None:
         self._crossing(output)

@@ -132,7 +132,7 @@ class StorageWatch(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run one operation between two looks at the storages it touches."""
-        if any(is_traceable_wrapper_subclass_type(one) for one in types):
+        if any(_is_wrapper(one) for one in types):
             return NotImplemented  # it is unwrapped, and its parts come by here
         keywords = kwargs or {}
         if func.namespace == "prim":
@@ -262,8 +262,8 @@ class StorageWatch(TorchDispatchMode):
     ) -> Block:
         return Block(
             nbytes=nbytes,
-            device=device if tensor is None else str(tensor.device),
-            dtype="" if tensor is None else str(tensor.dtype).removeprefix("torch."),
+            device=device if tensor is None else _device_of(tensor),
+            dtype="" if tensor is None else _dtype_name(tensor.dtype),
             shape=() if tensor is None else tuple(tensor.shape),
             baseline=False,
             owner=place.owner,
@@ -307,6 +307,19 @@ def _flat(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return [one for item in value.values() for one in _flat(item)]
     return ()
+
+
+_is_wrapper = functools.cache(is_traceable_wrapper_subclass_type)
+
+
+@functools.cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _device_of(tensor: Tensor) -> str:
+    # The attribute itself: asking a fake tensor for its device is an operation.
+    return str(tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device)
 
 
 @functools.cache

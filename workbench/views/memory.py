@@ -133,7 +133,7 @@ def memory_table(
         rows=rows,
         data=tuple(one.to_json() for one in held[:top]),
         note=note,
-        align="rrlpllp",
+        align="rrlplll",
     )
 
 
@@ -185,7 +185,7 @@ def _table_row(one: Allocation, peak: MemoryPeak | None) -> tuple[str, ...]:
         one.role,
         one.owner or "(root)",
         one.op,
-        f"{one.dtype}{list(one.shape)}" if one.dtype else "-",
+        f"{one.dtype}[{'x'.join(map(str, one.shape))}]" if one.dtype else "-",
         one.source_text or "(unknown)",
     )
 

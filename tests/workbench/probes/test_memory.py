@@ -165,6 +165,20 @@ def test_modules_outside_the_root_are_named_by_their_class() -> None:
     assert [one.owner for one in findings.allocations if one.born] == ["(Linear)"]
 
 
+def test_a_method_called_without_its_module_still_belongs_to_it() -> None:
+    class Helpful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.ModuleList([nn.Linear(2, 2)])
+
+        def help(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    root = nn.Sequential(Helpful(), nn.Linear(2, 2))
+    findings = record_memory(lambda x: root[1](root[0].help(x)), (torch.ones(1, 2),), module=root, allocator=False)
+    assert [one.owner for one in findings.allocations if one.born] == ["0", "1"]
+
+
 def test_roles_follow_what_a_storage_was_for() -> None:
     module = Written()
     findings = record_memory(module, (torch.ones(2, 8),))
