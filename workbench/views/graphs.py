@@ -51,7 +51,7 @@ def break_table(source: Iterable[object]) -> TableView:
         header=("#", "place", "kind", "id", "reached", "effect", "modules"),
         rows=rows,
         data=tuple(_plain(one) for one in breaks),
-        note=_note(entries),
+        note="; ".join(_notes(entries)),
         align="rpllrll",
     )
 
@@ -61,7 +61,7 @@ def break_report(source: Iterable[object]) -> BreakReport:
     entries = list(source)
     return BreakReport(
         breaks=tuple(one for one in entries if isinstance(one, GraphBreak)),
-        note=_note(entries),
+        note="\n".join(line for text in _notes(entries) for line in _wrapped(text, "")),
     )
 
 
@@ -77,7 +77,7 @@ def recompile_table(source: Iterable[object]) -> TableView:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BreakReport:
     """Breaks one after the other, as an engineer reads them.
 
@@ -92,6 +92,9 @@ class BreakReport:
     def __str__(self) -> str:
         parts = ["\n".join(_text_of(number, one)) for number, one in enumerate(self.breaks, start=1)]
         return "\n\n".join([*(parts or ["Graph breaks: (nothing)"]), *([self.note] if self.note else [])])
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         parts = [_html_of(number, one) for number, one in enumerate(self.breaks, start=1)]
@@ -169,7 +172,7 @@ def _modules_text(modules: Sequence[str]) -> str:
     return ", ".join(names[:_MODULES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _note(entries: Sequence[object]) -> str:
+def _notes(entries: Sequence[object]) -> list[str]:
     summaries = [one for one in entries if isinstance(one, GraphSummary)]
     lines: list[str] = []
     for one in summaries:
@@ -180,9 +183,8 @@ def _note(entries: Sequence[object]) -> str:
             f"{count_text(one.skipped_frames, 'function')} wholly eager (backend {one.backend!r})"
         )
         lines.append("every line reached was examined" if one.complete else "not every line reached was examined")
-        for warning in one.warnings:
-            lines += _wrapped(_one_line(warning), "note: ")
-    return "\n".join(line for text in lines for line in _wrapped(text, ""))
+        lines += [f"note: {_one_line(warning)}" for warning in one.warnings]
+    return lines
 
 
 def _wrapped(text: str, lead: str) -> list[str]:
