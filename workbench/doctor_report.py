@@ -56,7 +56,7 @@ class Line:
     basis: Basis = "measured"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DoctorReport:
     """Everything that was looked at, placements first."""
 
@@ -82,6 +82,9 @@ class DoctorReport:
                 if line.topic == topic:
                     parts += _entry(f"{_WORD[line.state]:<8} {line.name}:", line.found, line.advice, line.basis)
         return "\n".join(parts)
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         rows = [("placement", p.name, "able" if p.able else "NOT ABLE", p.found, p.advice, p.basis)

@@ -48,7 +48,7 @@ class ReplayedAction:
     elapsed_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ReplayResult:
     """A whole journal asked again.
 
@@ -79,6 +79,9 @@ class ReplayResult:
                 if len(step.differences) > 20:
                     lines.append(f"    and {len(step.differences) - 20} more")
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         rows = [(step.action, step.outcome, "; ".join(step.differences[:3])) for step in self.steps]

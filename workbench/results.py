@@ -16,7 +16,7 @@ StepVerdict = Literal["match", "differ", "flipped", "incomparable", "observed", 
 """`flipped`: tensors match, a discrete choice does not. `observed`: there is nothing to compare with."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StepResult:
     """What one step showed.
 
@@ -40,6 +40,9 @@ class StepResult:
     def __str__(self) -> str:
         return f"{self.point}: {self.verdict}{_worst_text(self.diffs)}, {seconds_text(self.elapsed_s)}"
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def _repr_html_(self) -> str:
         rows = [(self.point.module, self.verdict, _worst_text(self.diffs).removeprefix(", "))]
         return html_table(f"step {self.point.index}", ("module", "verdict", "largest error"), rows)
@@ -55,7 +58,7 @@ class StepResult:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RunResult:
     """What several steps showed.
 
@@ -80,6 +83,9 @@ class RunResult:
         return "\n".join(
             [*lines, *(f"  {step}" for step in self.steps if step.verdict in ("differ", "flipped", "failed"))]
         )
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         rows = [(str(step.point), step.verdict, _worst_text(step.diffs).removeprefix(", ")) for step in self.steps]

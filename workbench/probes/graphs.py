@@ -27,6 +27,7 @@ from workbench.probes.reached_lines import watch_lines
 from workbench.probes.user_code import is_library, shown_path
 from workbench.records.base import Record, Stamp
 from workbench.records.graphs import CapturedGraph, GraphBreak, GraphSummary, Recompile
+from workbench.views.graphs import break_table
 
 MOST_PASSES = 16
 """Runs after the plain one; each must have learned a new place, so this only bounds a very broken program."""
@@ -41,7 +42,7 @@ _LIMIT = re.compile(r"hit config\.\w*limit")
 _FILE = re.compile(r"(?<![\w./])/[^\s'\":]+\.py\b")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GraphFindings:
     """What one capture found.
 
@@ -61,6 +62,15 @@ class GraphFindings:
     def records(self) -> tuple[Record, ...]:
         """All records, in the order they go into a journal."""
         return (*self.graphs, *self.breaks, *self.recompiles, self.summary)
+
+    def __str__(self) -> str:
+        return str(break_table(self.records))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return break_table(self.records)._repr_html_()
 
 
 def find_graph_breaks(

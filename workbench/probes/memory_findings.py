@@ -9,9 +9,10 @@ from workbench.probes.storage_ledger import Block, Ledger
 from workbench.records.base import Record, Stamp
 from workbench.records.memory import Allocation, Counts, MemoryPeak
 from workbench.records.steps import Fallback, StepFailure
+from workbench.views.memory import peaks_table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class MemoryFindings:
     """What one memory run found.
 
@@ -49,6 +50,15 @@ class MemoryFindings:
         """All records, in the order they go into a journal."""
         failed = () if self.failure is None else (self.failure,)
         return (*self.allocations, *self.peaks, *self.notes, *failed)
+
+    def __str__(self) -> str:
+        return str(peaks_table(self))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return peaks_table(self)._repr_html_()
 
 
 def make_findings(

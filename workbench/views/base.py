@@ -33,7 +33,7 @@ class View(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TableView:
     """A table with a title and an optional line below it.
 
@@ -56,6 +56,9 @@ class TableView:
     def __str__(self) -> str:
         parts = [self.title, table_text(self.header, self.rows, align=self.align) if self.rows else "(nothing)"]
         return "\n".join([*parts, *textwrap.wrap(self.note, width=100)])
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         return html_table(self.title, self.header, self.rows, self.note, self.align)

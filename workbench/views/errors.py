@@ -23,7 +23,7 @@ _FLOOR = 1e-9
 _BAR_WIDTH = 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ErrorPlot:
     """Accumulated and isolated error of every compared step.
 
@@ -44,6 +44,9 @@ class ErrorPlot:
             if row.isolated is not None:
                 lines.append(f"{'':>4} {'':<22} {number_text(row.isolated):>9} {_bar(row.isolated, 'o')}")
         return "\n".join(lines if self.rows else [lines[0], "(nothing was compared)"])
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         cells = [

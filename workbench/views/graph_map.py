@@ -49,7 +49,7 @@ class MapRow:
         return "in no graph: runs eagerly, or has no operations of its own" if self.ran and not self.graphs else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GraphMap:
     """Modules against graphs.
 
@@ -71,6 +71,9 @@ class GraphMap:
         if self.truncated:
             parts.append(f"{count_text(self.truncated, 'row')} more; give a smaller depth to see all in fewer rows")
         return "\n".join(parts)
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         head = "".join(

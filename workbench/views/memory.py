@@ -27,7 +27,7 @@ _COUNTED: dict[Counts, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class OwnersView:
     """Owners at the peak, as a table and as bars.
 
@@ -46,6 +46,9 @@ class OwnersView:
     def __str__(self) -> str:
         body = table_text(_OWNER_HEADER, self._cells(), align="prrpl") if self.totals else "(nothing)"
         return "\n".join([self.title, body, *wrap(self.note, width=100)])
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         return html_table(self.title, _OWNER_HEADER, self._cells(), self.note, "prrpl")

@@ -44,7 +44,7 @@ class TimelinePoint:
         return sum(self.nbytes.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class MemoryTimeline:
     """What was held over a run.
 
@@ -66,6 +66,9 @@ class MemoryTimeline:
         if not self.points:
             return f"{self.title}\n(nothing)"
         return "\n".join([self.title, table_text(_HEADER, self._cells(), align="rrlpl"), *wrap(self._note, width=100)])
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         return html_table(self.title, _HEADER, self._cells(), self._note, "rrlpl")
