@@ -21,10 +21,13 @@ from workbench.views.memory_timeline import MemoryTimeline, memory_timeline
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_COUNTED: dict[Counts, str] = {
-    "tensors": "counting storages of tensors",
-    "allocator": "counting everything the allocator gave",
+_COUNTED: dict[tuple[Counts, bool], str] = {
+    ("tensors", False): "observed, counting storages of tensors",
+    ("allocator", False): "observed, counting everything the allocator gave",
+    ("tensors", True): "computed from shapes, not run on a device, counting storages of tensors",
+    ("allocator", True): "computed from shapes, not run on a device, counting tensors and the workspaces of the rules",
 }
+"""By way of counting, and whether it was computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -102,8 +105,8 @@ class OwnersView:
                 total.owner or "(root)",
                 bytes_text(total.nbytes),
                 f"{100 * total.nbytes / whole:.0f} %",
-                ", ".join(f"{role} {bytes_text(size)}" for role, size in roles.items()),
-                f"{total.largest.op} {total.largest.source_text}".strip(),
+                ", ".join(f"{role} {bytes_text(size)}" if len(roles) > 1 else role for role, size in roles.items()),
+                f"{total.largest.op.removeprefix('aten::')}: {total.largest.source_text}",
             )
             for total, roles in zip(self.totals, self.roles, strict=True)
         ]
@@ -187,10 +190,18 @@ def _table_row(one: Allocation, peak: MemoryPeak | None) -> tuple[str, ...]:
         f"{100 * one.nbytes / whole:.0f} %" if whole else "-",
         one.role,
         one.owner or "(root)",
-        one.op,
-        f"{one.dtype}[{'x'.join(map(str, one.shape))}]" if one.dtype else "-",
+        one.op.removeprefix("aten::"),
+        f"{_short(one.dtype)}[{'x'.join(map(str, one.shape))}]" if one.dtype else "-",
         one.source_text or "(unknown)",
     )
+
+
+def _short(dtype: str) -> str:
+    """Return a dtype as short as compilers write it: `f32`, `bf16`, `f8_e4m3fn`, `i64`."""
+    for long, short in (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i")):
+        if dtype.startswith(long):
+            return short + dtype.removeprefix(long)
+    return dtype
 
 
 def _by_role(allocations: Sequence[Allocation]) -> dict[str, int]:
@@ -210,9 +221,8 @@ def _title(what: str, run: MemoryRun) -> str:
 def _note(run: MemoryRun) -> str:
     if run.peak is None:
         return ""
-    basis = {one.basis for one in (*run.own, *run.baseline)}
-    how = "computed from shapes, not run on a device" if basis == {"computed"} else "observed"
-    return f"{how}, {_COUNTED[run.peak.counts]}; owner and line unknown for {_unknown_text(run.peak)}"
+    computed = {one.basis for one in (*run.own, *run.baseline)} == {"computed"}
+    return f"{_COUNTED[run.peak.counts, computed]}; owner and line unknown for {_unknown_text(run.peak)}"
 
 
 def _unknown_text(peak: MemoryPeak) -> str:
