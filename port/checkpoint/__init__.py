@@ -12,6 +12,7 @@ from port.checkpoint.entries import TensorEntry
 from port.checkpoint.index import Checkpoint, CheckpointRef, open_checkpoint
 from port.checkpoint.inspection import CheckpointReport, inspect_checkpoint
 from port.checkpoint.inventory import Inventory, InventoryRow
+from port.checkpoint.loader import LoadReport, check_tensors, load_tensors
 from port.checkpoint.names import TensorSpec, tensor_table
 from port.checkpoint.plan import PlanRow, WeightPlan, plan_weights
 from port.checkpoint.problems import Problem
@@ -25,6 +26,7 @@ __all__ = [
     "CheckpointReport",
     "Inventory",
     "InventoryRow",
+    "LoadReport",
     "PlanRow",
     "Problem",
     "QuantizedTensor",
@@ -35,9 +37,11 @@ __all__ = [
     "TensorSpec",
     "WeightPlan",
     "audit_checkpoint",
+    "check_tensors",
     "encode_fp4",
     "encode_fp8",
     "inspect_checkpoint",
+    "load_tensors",
     "open_checkpoint",
     "plan_weights",
     "rank_slices",

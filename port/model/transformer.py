@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from port.checkpoint.index import Checkpoint
+from port.checkpoint.loader import LoadReport, Progress, load_tensors
 from port.config import ModelConfig
-from port.errors import CheckpointError
 from port.kernels.hyper_connections import collapse_streams
 from port.model.block import Block
 from port.model.experts import ExpertLoop
@@ -116,24 +116,27 @@ class Transformer(nn.Module):
         assert state.logits is not None, "the last step makes logits"
         return state.logits
 
-    def load(self, checkpoint: Checkpoint, modules: Iterable[str] | None = None) -> int:
-        """Fill weights from a checkpoint and return the bytes read.
+    def load(
+        self, checkpoint: Checkpoint, modules: Iterable[str] | None = None, *, progress: Progress | None = None
+    ) -> LoadReport:
+        """Fill weights from a checkpoint and return what became of every tensor.
 
         Args:
             checkpoint: opened; only the named modules' tensors are read.
             modules: names of modules or tensors (see `Step.weights`); everything when None.
+            progress: called after each tensor with bytes read and bytes in all.
 
         Raises:
-            CheckpointError: a tensor is missing, or of another shape or dtype; nothing was changed.
+            CheckpointError: tensors are missing, or of another shape or dtype, all listed; nothing was changed.
         """
         wanted = self._keys(modules)
-        loaded = {name: _checked(checkpoint, name, parameter) for name, parameter in wanted.items()}
+        loaded, report = load_tensors(checkpoint, wanted, whole=modules is None, device=self.device, progress=progress)
         for name, tensor in loaded.items():
-            self._set(name, nn.Parameter(tensor.to(self.device), requires_grad=False))
+            self._set(name, nn.Parameter(tensor, requires_grad=False))
         if self.weight_form == "dequantized":
             for linear_module in self._linears(modules):
                 linear_module.make_dense(self.precision.operands)
-        return sum(tensor.numel() * tensor.element_size() for tensor in loaded.values())
+        return report
 
     def unload(self, modules: Iterable[str] | None = None) -> None:
         """Give the memory of weights back; they are on `meta` again."""
@@ -194,13 +197,3 @@ class Transformer(nn.Module):
 
 def _belongs(name: str, modules: tuple[str, ...]) -> bool:
     return any(name == module or name.startswith(module + ".") for module in modules)
-
-
-def _checked(checkpoint: Checkpoint, name: str, parameter: Tensor) -> Tensor:
-    tensor = checkpoint.read(name)
-    if tensor.shape != parameter.shape or tensor.dtype != parameter.dtype:
-        raise CheckpointError(
-            f"{name}: expected {parameter.dtype}{list(parameter.shape)}, found {tensor.dtype}{list(tensor.shape)}. "
-            "Check that config.json belongs to this checkpoint."
-        )
-    return tensor

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from port.checkpoint.index import Checkpoint, open_checkpoint
+from port.checkpoint.loader import LoadReport
 from port.config import ModelConfig
 from port.model.experts import ExpertLoop
 from port.model.transformer import Transformer
@@ -28,12 +29,14 @@ class TextModel:
         model: the modules; on `meta` where nothing was loaded.
         tokenizer: of the same folder.
         engram: hash functions; None for a model without Engram layers.
+        load_report: what became of every tensor; None where weights are loaded per step.
     """
 
     checkpoint: Checkpoint
     model: Transformer
     tokenizer: Tokenizer
     engram: EngramHash | None
+    load_report: LoadReport | None = None
 
     @property
     def config(self) -> ModelConfig:
@@ -76,6 +79,5 @@ def open_text_model(
     tokenizer = Tokenizer.from_checkpoint(checkpoint.path, config)
     engram = EngramHash.from_config(config, tokenizer.compression_map()) if config.engram_layer_ids else None
     model = Transformer(config, profile=named, device=device, moe=moe, weights=weights)
-    if load:
-        model.load(checkpoint)
-    return TextModel(checkpoint=checkpoint, model=model, tokenizer=tokenizer, engram=engram)
+    report = model.load(checkpoint) if load else None
+    return TextModel(checkpoint=checkpoint, model=model, tokenizer=tokenizer, engram=engram, load_report=report)

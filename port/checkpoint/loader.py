@@ -1,0 +1,152 @@
+"""Weights read from a checkpoint: every tensor checked from headers first, all read next, none handed out before that.
+
+    tensors, report = load_tensors(checkpoint, model.state_dict(keep_vars=True))
+
+What does not fit is one error that lists all of it, raised before a byte of data is read; a model that asked is left as
+it was. What was loaded is said in a `LoadReport`, never only logged.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from port.checkpoint.audit import TensorAudit, audit_tensors
+from port.checkpoint.dtypes import STORED_NAME
+from port.checkpoint.families import family_of
+from port.checkpoint.index import Checkpoint
+from port.checkpoint.names import TensorSpec
+from port.checkpoint.problems import Problem, checkpoint_error, errors_in
+from port.errors import CheckpointError
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes read, bytes in all)."""
+
+_OTHER_PARTS = ("draft", "vision")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadReport:
+    """What became of every tensor.
+
+    Attributes:
+        loaded: names that were read; empty for a report made before reading.
+        missing: names that are wanted and not there, or damaged where they lie.
+        unexpected: names in the checkpoint that the model does not have.
+        mis_shaped, mis_typed: names of another shape or dtype than wanted.
+        left_out: names of parts the text model does not run (draft, vision).
+        nbytes: bytes read.
+        elapsed_s: time spent reading.
+        problems: the same as values, with what was expected, what was found and what to do.
+    """
+
+    loaded: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    mis_shaped: tuple[str, ...] = ()
+    mis_typed: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    nbytes: int = 0
+    elapsed_s: float = 0.0
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything wanted is there as wanted."""
+        return not errors_in(self.problems)
+
+    def __str__(self) -> str:
+        counts = ("loaded", "missing", "unexpected", "mis_shaped", "mis_typed", "left_out")
+        words = [f"{len(getattr(self, name))} {name.replace('_', '-')}" for name in counts if getattr(self, name)]
+        return f"{', '.join(words) or 'nothing'}; {self.nbytes:,} bytes"
+
+
+def check_tensors(checkpoint: Checkpoint, wanted: Mapping[str, Tensor], *, whole: bool = True) -> LoadReport:
+    """Return what loading would meet, from headers alone; nothing is read and nothing raised.
+
+    Args:
+        checkpoint: opened, strictly or not.
+        wanted: tensors to be filled, by name; only their shapes and dtypes matter, so they may be on `meta`.
+        whole: whether `wanted` is all the model has; a part of it makes nothing unexpected.
+    """
+    specs = {name: _spec_of(name, tensor) for name, tensor in wanted.items()}
+    entries, left_out = checkpoint.entries, ()
+    if whole:
+        left_out = tuple(name for name in entries if name not in specs and family_of(name) in _OTHER_PARTS)
+    else:
+        entries = {name: entries[name] for name in specs if name in entries}
+    audit = audit_tensors(specs, entries, damaged=checkpoint.damaged, may_have=frozenset(left_out))
+    return _report_of(audit, left_out)
+
+
+def load_tensors(
+    checkpoint: Checkpoint,
+    wanted: Mapping[str, Tensor],
+    *,
+    whole: bool = True,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> tuple[dict[str, Tensor], LoadReport]:
+    """Return every wanted tensor as stored, on `device`, and what became of the rest.
+
+    Args:
+        checkpoint: opened.
+        wanted: tensors to be filled, by name; only their shapes and dtypes matter, so they may be on `meta`.
+        whole: whether `wanted` is all the model has; a part of it makes nothing unexpected.
+        device: where the result goes.
+        progress: called after each tensor.
+
+    Raises:
+        CheckpointError: tensors that are missing or do not fit, all of them in one error, before anything is read; or
+            a file that changed since it was opened.
+    """
+    report = check_tensors(checkpoint, wanted, whole=whole)
+    if not report.ok:
+        raise checkpoint_error(f"{checkpoint.path}: the weights do not fit the model", errors_in(report.problems))
+    started = time.perf_counter()
+    total = sum(checkpoint.entries[name].nbytes for name in wanted)
+    done = 0
+    tensors: dict[str, Tensor] = {}
+    with checkpoint.reader() as reader:
+        for name in sorted(wanted, key=lambda name: _place(checkpoint, name)):  # in file order, for a spinning disk
+            entry = checkpoint.entries[name]
+            tensors[name] = reader.read(entry).to(device)
+            done += entry.nbytes
+            if progress is not None:
+                progress(done, total)
+    return {name: tensors[name] for name in wanted}, LoadReport(
+        loaded=tuple(wanted),
+        unexpected=report.unexpected,
+        left_out=report.left_out,
+        nbytes=done,
+        elapsed_s=time.perf_counter() - started,
+        problems=report.problems,
+    )
+
+
+def _spec_of(name: str, tensor: Tensor) -> TensorSpec:
+    dtype = STORED_NAME.get(tensor.dtype)
+    if dtype is None:
+        raise CheckpointError(
+            f"{name}: expected a parameter of a dtype a checkpoint can hold; found {tensor.dtype}. "
+            "Give the parameter the stored dtype and convert after loading."
+        )
+    return TensorSpec(name=name, dtype=dtype, shape=tuple(tensor.shape))
+
+
+def _report_of(audit: TensorAudit, left_out: tuple[str, ...]) -> LoadReport:
+    return LoadReport(
+        missing=tuple(spec.name for spec in audit.missing),
+        unexpected=tuple(entry.name for entry in audit.unexpected),
+        mis_shaped=tuple(item.spec.name for item in audit.mis_shaped),
+        mis_typed=tuple(item.spec.name for item in audit.mis_typed),
+        left_out=left_out,
+        problems=audit.problems,
+    )
+
+
+def _place(checkpoint: Checkpoint, name: str) -> tuple[str, int]:
+    entry = checkpoint.entries[name]
+    return entry.file, entry.offset
