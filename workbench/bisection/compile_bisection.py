@@ -45,7 +45,10 @@ class CompileBisection:
     Args:
         subject: the whole.
         compiler: what it fails with.
-        levels: rungs to narrow on, coarse to fine; the subject's own level when None.
+        levels: rungs to narrow on, coarse to fine; the subject's own level when None. A level with one item is passed
+            over, since there is nothing to choose.
+        alternatives: further subjects, looked at in turn when the whole of the one before does not fail: the graphs of
+            one call, of which nobody knows which is at fault.
         time_limit_s: seconds a trial may take.
         memory_limit_bytes: resident bytes its processes may take; most of what is free when None.
         repetition: how often sets are run.
@@ -65,6 +68,7 @@ class CompileBisection:
         compiler: Compiler,
         *,
         levels: Sequence[str] | None = None,
+        alternatives: Sequence[Subject] = (),
         time_limit_s: float = TIME_LIMIT_S,
         memory_limit_bytes: int | None = None,
         repetition: Repetition | None = None,
@@ -84,7 +88,10 @@ class CompileBisection:
         self._levels = tuple(levels) if levels is not None else (subject.level,)
         if not self._levels:
             raise PlanError("level: expected at least one level to narrow on, found none")
-        self.subject = subject.refined(self._levels[0], tuple(range(len(subject.items))))
+        self._alternatives = list(alternatives)
+        self._graphs = 1 + len(self._alternatives)
+        self._level = 0
+        self.subject = self._entered(subject)
         self.question = question or f"smallest part that {compiler.name} fails on"
         self.results: list[BisectionResult] = []
         self.ladder: list[CompileTrial] = []
@@ -104,7 +111,8 @@ class CompileBisection:
         self._sink = sink
         self._interrupted = False
         self._restarts = 0
-        self._level = 0
+        self._level_began = 0
+        self._broken = self._concluded = False
         self._climbed = len(compiler.rungs()) == 1
         self._note = ""
         self.machine, self._oracle = self._begin(None)
@@ -113,6 +121,11 @@ class CompileBisection:
     def compiler(self) -> Compiler:
         """The compiler in use: the lowest rung of the ladder that shows the failure."""
         return self._compiler
+
+    @property
+    def time_limit_s(self) -> float:
+        """Seconds a trial may take."""
+        return self._runner.time_limit_s
 
     @property
     def followed(self) -> FailureSignature | None:
@@ -197,20 +210,22 @@ class CompileBisection:
         self.machine.undo(count)
         for answer in undone:
             self._oracle.forget(answer.proposal.kept)
-        if len(self.results) > self._level:
+        if self._concluded:
             self.results.pop()
+            self._concluded = False
 
     def stop(self) -> BisectionFindings:
         """End the search here and return what is known."""
         if not self.done:
             self.machine.stop()
-        if len(self.results) == self._level:
-            self._conclude()
+        if not self._concluded:
+            self.results.append(self._result())
+            self._concluded = True
         return self.findings()
 
     def findings(self) -> BisectionFindings:
         """Return what is known now."""
-        results = self.results if len(self.results) > self._level else [*self.results, self._result()]
+        results = self.results if self._concluded else [*self.results, self._result()]
         return BisectionFindings(trials=self.trials, results=tuple(results), machine=self.machine)
 
     def smallest(self) -> Kept:
@@ -237,6 +252,16 @@ class CompileBisection:
         )
         return Bisection(subject.items, oracle), oracle
 
+    def _entered(self, subject: Subject) -> Subject:
+        """Return the subject at the first level that leaves something to choose."""
+        everything = tuple(range(len(subject.items)))
+        for number, level in enumerate(self._levels):
+            self._level = number
+            found = subject.refined(level, everything)
+            if len(found.items) > 1:
+                break
+        return found
+
     def _climb(self) -> None:
         """Find the lowest rung of the ladder on which the whole fails and go on with that."""
         self._climbed = True
@@ -246,6 +271,7 @@ class CompileBisection:
             self.ladder.append(trial)
             if trial.signature is not None:
                 self._note = f"it fails already with {rung.name}, below {self._given.name}"
+                self._broken = trial.outcome == "run_error"
                 self._compiler = rung
                 self.machine, self._oracle = self._begin(None)
                 self._runner.forget()
@@ -254,9 +280,8 @@ class CompileBisection:
     def _after_answer(self) -> None:
         if self.machine.result is None:
             first = self.machine.history[-1]
-            if first.proposal.phase == "whole" and self.followed is not None and self.followed.outcome == "usage_error":
-                self.machine.stop()
-                self._conclude()
+            if first.proposal.phase == "whole" and self._is_no_compile_failure():
+                self.stop()
             return
         again = self.machine.result.verdict == "found" and self._restarts < _RESTARTS
         if again and not self._oracle.holds(self.machine.result.kept):
@@ -265,23 +290,45 @@ class CompileBisection:
             return
         self._conclude()
 
+    def _is_no_compile_failure(self) -> bool:
+        return self._broken or (self.followed is not None and self.followed.outcome == "usage_error")
+
     def _conclude(self) -> None:
         result = self._result()
+        if result.verdict == "not_reproduced" and self._alternatives:
+            self._try_next_graph()
+            return
         self.results.append(result)
-        finer = self._level + 1 < len(self._levels)
-        if result.verdict == "found" and result.culprit and finer:
-            kept, followed = self.machine.outcome().kept, self.followed
-            passes, flaky = self._oracle.passes_needed, self._oracle.flaky
-            self._level += 1
-            self.subject = self.subject.refined(self._levels[self._level], kept)
-            self._runner.forget()
-            self._restarts = 0
-            self.machine, self._oracle = self._begin(followed)
-            self._oracle.passes_needed, self._oracle.flaky = passes, flaky
+        self._concluded = True
+        if result.verdict == "found" and result.culprit:
+            self._descend()
+
+    def _try_next_graph(self) -> None:
+        self.subject = self._entered(self._alternatives.pop(0))
+        self._compiler = self._given
+        self._climbed = len(self._given.rungs()) == 1
+        self._note = f"graph {self._graphs - len(self._alternatives)} of {self._graphs}"
+        self._runner.forget()
+        self.machine, self._oracle = self._begin(None)
+
+    def _descend(self) -> None:
+        """Go on at the next level that leaves something to choose, with what was found here."""
+        kept, followed = self.machine.outcome().kept, self.followed
+        oracle = self._oracle
+        for number in range(self._level + 1, len(self._levels)):
+            finer = self.subject.refined(self._levels[number], kept)
+            if len(finer.items) > 1 or number + 1 == len(self._levels):
+                self._level, self.subject, self._concluded = number, finer, False
+                self._level_began = len(self._runner.trials)
+                self._runner.forget()
+                self._restarts = 0
+                self.machine, self._oracle = self._begin(followed)
+                self._oracle.passes_needed, self._oracle.flaky = oracle.passes_needed, oracle.flaky
+                return
 
     def _result(self) -> BisectionResult:
         outcome, oracle = self.machine.outcome(), self._oracle
-        trials = self._runner.trials
+        trials = self._runner.trials[self._level_began :]
         proof = [outcome.kept, *(tuple(k for k in outcome.kept if k != gone) for gone in outcome.kept)]
         seqs = {trial.stamp.seq for kept in proof for trial in oracle.trials_of(kept) if trial.stamp.seq >= 0}
         return BisectionResult(
@@ -306,7 +353,7 @@ class CompileBisection:
 
     def _verdict(self) -> ResultVerdict:
         outcome = self.machine.outcome()
-        if self.followed is not None and self.followed.outcome == "usage_error":
+        if self._is_no_compile_failure():
             return "usage_error"
         if self._interrupted:
             return "interrupted"
@@ -317,6 +364,8 @@ class CompileBisection:
     def _notes(self, kept: Kept) -> str:
         notes = [self._note] if self._note else []
         outcome = self.machine.outcome()
+        if self._broken:
+            notes.append("it fails without any compiler: this is no compile failure")
         if outcome.verdict == "found" and not kept:
             notes.append("it fails on nothing at all: the compiler or its set-up is at fault, not the graph")
         others = self._oracle.others

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Sequence
 
 from workbench.bisection.trial_client import ChildReport
 from workbench.records.compiling import FailureSignature, Outcome
@@ -26,6 +27,7 @@ _OPERATIONS = (
     re.compile(r"\bOperation (?P<name>[\w.:-]+) is not supported", re.IGNORECASE),
     re.compile(r"\boperation=(?P<name>[\w.:]+)"),
     re.compile(r"\b[Uu]nsupported operator:? '?(?P<name>[\w.:-]+)'?"),
+    re.compile(r"^\s*target: (?P<name>[\w.]+)", re.MULTILINE),
     re.compile(r"\baten__(?P<name>\w+)_\w+\.\d+"),
     re.compile(r"^\s*%[\w.-]+ = [^=]*?\s(?P<name>[a-z][a-z-]*)\(", re.MULTILINE),
 )
@@ -111,6 +113,12 @@ def last_lines(text: str, count: int = 12) -> str:
     return "\n".join(lines[-count:])
 
 
+def first_lines(text: str, count: int = 12) -> str:
+    """Return the first lines that say something."""
+    lines = [line.rstrip() for line in clean_text(text).splitlines() if line.strip()]
+    return "\n".join(lines[:count])
+
+
 def error_code(text: str) -> str | None:
     """Return the first compiler code that is a cause, else an envelope, else the type of the last exception."""
     inner = _INNER_CODE.search(text)
@@ -138,6 +146,29 @@ def normalised(message: str) -> str:
     for pattern, replacement in _NOISE:
         message = pattern.sub(replacement, message)
     return message.strip(" :-")[:_DETAIL_LENGTH]
+
+
+def exception_signature(outcome: Outcome, types: Sequence[str], message: str) -> FailureSignature:
+    """Return the signature of an exception of torch: a compiler's code in its message, else the type of its root.
+
+    Args:
+        outcome: kind of failure.
+        types: names of the exception and of its causes, the root last.
+        message: of the root.
+    """
+    text = clean_text(message)
+    found = _CODE.search(text) or _ENVELOPE.search(text)
+    code = next((group for group in found.groups() if group), None) if found else types[-1]
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    if found:
+        first = next((line for line in text.splitlines() if code is not None and code in line), first)
+    return FailureSignature(
+        outcome=outcome,
+        code=code,
+        stage=_pass_failed(text) or (types[0] if len(types) > 1 else None),
+        operation=_operation(text),
+        detail=normalised(first),
+    )
 
 
 def _failure(

@@ -282,7 +282,8 @@ def _call(request: dict, answer_fd: int) -> int:
     answer = getattr(importlib.import_module(module), name)(request["argument"])
     with os.fdopen(answer_fd, "w", encoding="utf-8") as file:
         json.dump(answer, file)
-    return 0
+    # A function that caught a failure tells of it in its answer and still ends as the failure would have.
+    return int(answer.get("exit_status", 0)) if isinstance(answer, dict) else 0
 
 
 def _reply(sink: int, body: dict[str, object]) -> None:

@@ -5,8 +5,8 @@ A driver never runs anything in this process; it says what the child of a trial 
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -109,17 +109,23 @@ def compile_once(
     *,
     time_limit_s: float,
     memory_limit_bytes: int | None = None,
-    environment: Mapping[str, str] | None = None,
+    server: TrialServer | None = None,
 ) -> CompileOutcome:
     """Compile one subject in a child process of its own and return what it came to.
+
+    Args:
+        compiler: which.
+        subject: as a subject wrote it.
+        time_limit_s: seconds it may take.
+        memory_limit_bytes: resident bytes it may take, None for no limit.
+        server: that was started with the compiler's `preload`; one for this call when None.
 
     Raises:
         DeviceError: this machine lacks what the compiler needs.
     """
     compiler.check()
-    with tempfile.TemporaryDirectory(prefix="workbench-compile-") as folder:
-        with TrialServer(compiler.preload, environment) as server:
-            report = server.run(
-                compiler.request(subject, Path(folder)), timeout_s=time_limit_s, memory_limit_bytes=memory_limit_bytes
-            )
+    with tempfile.TemporaryDirectory(prefix="workbench-compile-") as folder, contextlib.ExitStack() as stack:
+        request = compiler.request(subject, Path(folder))
+        running = server if server is not None else stack.enter_context(TrialServer(compiler.preload))
+        report = running.run(request, timeout_s=time_limit_s, memory_limit_bytes=memory_limit_bytes)
         return compiler.outcome(report)

@@ -29,7 +29,7 @@ class CommandCompiler:
 
     simulated = False
     reads: frozenset[SubjectKind] = frozenset({"lines", "program"})
-    preload: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ("workbench.compilers.command",)
 
     def __init__(self, argv: Sequence[str]) -> None:
         if not argv:
@@ -81,10 +81,11 @@ class PredicateCompiler:
 
     simulated = False
     reads: frozenset[SubjectKind] = frozenset({"lines", "program"})
-    preload: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ("workbench.compilers.command",)
 
     def __init__(self, file: str | Path, function: str) -> None:
         self._file, self._function = Path(file).resolve(), function
+        self.file, self.function = str(file), function
         self.name = f"{Path(file).name}:{function}"
         if self._file.suffix != ".py" or not self._file.is_file():
             raise PlanError(

@@ -70,11 +70,11 @@ class BisectionResult(Record):
 
     Attributes:
         question: what was searched, in words.
-        level: rung of the ladder: "layers", "modules", "fx_nodes", "lines".
+        level: rung of the ladder: "layers", "modules", "nodes", "lines".
         culprit: smallest failing set found, in order.
         minimal: removing any single item makes the failure go away (1-minimal), proven by trials.
         signature: of the failure that was followed.
-        trials: trials run; `cached_trials` were answered from the cache.
+        trials: trials run on this level; `cached_trials` were answered from the cache.
         trial_seqs: journal seqs of the trials that prove the answer.
         verdict: "found", "not_reproduced", "usage_error", "interrupted", "undecided".
         simulated: the compiler was a planted fault.
