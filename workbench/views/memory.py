@@ -47,14 +47,14 @@ class OwnersView:
     note: str = ""
 
     def __str__(self) -> str:
-        body = table_text(_OWNER_HEADER, self._cells(), align="prrpl") if self.totals else "(nothing)"
+        body = table_text(_OWNER_HEADER, self._cells(), align="prrll") if self.totals else "(nothing)"
         return "\n".join([self.title, body, *wrap(self.note, width=100)])
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return html_table(self.title, _OWNER_HEADER, self._cells(), self.note, "prrpl")
+        return html_table(self.title, _OWNER_HEADER, self._cells(), self.note, "prrll")
 
     def to_dict(self) -> dict[str, Json]:
         """Return one dict per owner, with bytes by role."""
