@@ -132,7 +132,7 @@ def test_a_handed_module_is_asked_for_in_the_script_and_given_to_the_replay(tmp_
 def test_an_interrupted_action_is_compared_as_far_as_it_came(recorded: Path, tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "cut.wbj"
     with Session(text_plan(), path=path) as session:
-        step, seen = session._step, []
+        step, seen = session._stepping.step, []
 
         def interrupted():
             if len(seen) == 3:
@@ -140,7 +140,7 @@ def test_an_interrupted_action_is_compared_as_far_as_it_came(recorded: Path, tmp
             seen.append(step())
             return seen[-1]
 
-        monkeypatch.setattr(session, "_step", interrupted)
+        monkeypatch.setattr(session._stepping, "step", interrupted)
         session.run()
     assert replay(path).same
 

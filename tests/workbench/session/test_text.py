@@ -67,7 +67,7 @@ def test_two_equal_sides_match_to_the_bit_accumulated_and_isolated() -> None:
 def test_a_wrong_weight_on_one_side_is_the_only_isolated_error(monkeypatch) -> None:
     monkeypatch.setattr("workbench.models._shareable", lambda plan: False)
     with Session(text_plan(**BOTH)) as session:
-        spoilt = session._sides.candidate.text_model.model.layers[2].ffn_norm.weight  # type: ignore[union-attr]
+        spoilt = session._stepping.candidate.text_model.model.layers[2].ffn_norm.weight  # type: ignore[union-attr]
         with torch.no_grad():
             spoilt.mul_(1.01)
         result = session.run(stop_at="never")
@@ -146,7 +146,7 @@ def test_streaming_holds_one_step_of_weights_and_gives_the_same_bits() -> None:
         resident.run()
         expected = logits(resident)
     with Session(text_plan(residency="stream")) as session:
-        model = session._reference.text_model.model  # type: ignore[attr-defined]
+        model = session._stepping.reference.text_model.model  # type: ignore[attr-defined]
         largest = 0
         while session.next_point is not None:
             session.step()
@@ -244,7 +244,7 @@ def test_a_capture_can_be_read_back() -> None:
 def test_a_step_that_raises_is_a_record_and_leaves_both_sides_level(monkeypatch) -> None:
     with Session(text_plan(**BOTH)) as session:
         session.run(until="layers.1")
-        model = session._sides.candidate.text_model.model  # type: ignore[union-attr]
+        model = session._stepping.candidate.text_model.model  # type: ignore[union-attr]
         whole = model.run_step
         calls = {"count": 0}
 
@@ -254,7 +254,7 @@ def test_a_step_that_raises_is_a_record_and_leaves_both_sides_level(monkeypatch)
                 raise RuntimeError("out of patience")
             return whole(*args, **kwargs)
 
-        for side in (session._reference, session._sides.candidate):
+        for side in (session._stepping.reference, session._stepping.candidate):
             monkeypatch.setattr(side, "_run_step", broken)
         result = session.run()
         assert (result.verdict, result.stopped) == ("failed", "failure")
@@ -268,7 +268,7 @@ def test_a_step_that_raises_is_a_record_and_leaves_both_sides_level(monkeypatch)
 
 def test_an_interrupt_keeps_what_there_was_and_the_run_goes_on_later(monkeypatch) -> None:
     with Session(text_plan(**BOTH)) as session:
-        step, seen = session._step, []
+        step, seen = session._stepping.step, []
 
         def interrupted():
             if len(seen) == 4:
@@ -277,7 +277,7 @@ def test_an_interrupt_keeps_what_there_was_and_the_run_goes_on_later(monkeypatch
             seen.append(step())
             return seen[-1]
 
-        monkeypatch.setattr(session, "_step", interrupted)
+        monkeypatch.setattr(session._stepping, "step", interrupted)
         result = session.run()
         assert (len(result.steps), result.stopped) == (4, "interrupted")
         monkeypatch.undo()
