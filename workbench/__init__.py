@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from workbench.session import Session as Session
     from workbench.views.checks import check_table as check_table
     from workbench.views.errors import error_plot as error_plot
+    from workbench.views.graph_map import graph_map as graph_map
+    from workbench.views.graphs import break_table as break_table
+    from workbench.views.memory import memory_table as memory_table
+    from workbench.views.memory import top_owners as top_owners
+    from workbench.views.memory_timeline import memory_timeline as memory_timeline
     from workbench.views.steps import diff_table as diff_table
     from workbench.views.steps import flip_table as flip_table
     from workbench.views.steps import step_table as step_table
@@ -32,15 +37,20 @@ _WHERE: dict[str, str] = {
     "Plan": "workbench.plan",
     "Session": "workbench.session",
     "Tolerance": "workbench.plan",
+    "break_table": "workbench.views.graphs",
     "captured_tensor": "workbench.captures",
     "check_table": "workbench.views.checks",
     "diff_table": "workbench.views.steps",
     "error_plot": "workbench.views.errors",
     "flip_table": "workbench.views.steps",
+    "graph_map": "workbench.views.graph_map",
+    "memory_table": "workbench.views.memory",
+    "memory_timeline": "workbench.views.memory_timeline",
     "open_checkpoint": "port.checkpoint.index",
     "replay": "workbench.replay",
     "step_table": "workbench.views.steps",
     "to_script": "workbench.script",
+    "top_owners": "workbench.views.memory",
 }
 
 __all__ = [
@@ -50,15 +60,20 @@ __all__ = [
     "Plan",
     "Session",
     "Tolerance",
+    "break_table",
     "captured_tensor",
     "check_table",
     "diff_table",
     "error_plot",
     "flip_table",
+    "graph_map",
+    "memory_table",
+    "memory_timeline",
     "open_checkpoint",
     "replay",
     "step_table",
     "to_script",
+    "top_owners",
 ]
 
 
