@@ -18,6 +18,7 @@ from port.checkpoint.plan import PlanRow, WeightPlan, plan_weights
 from port.checkpoint.problems import Problem
 from port.checkpoint.reader import CheckpointReader, ReadStats
 from port.checkpoint.slices import RankSlice, rank_slices, read_rank_slice
+from port.checkpoint.writer import WrittenCheckpoint, write_tiny_checkpoint
 
 __all__ = [
     "Checkpoint",
@@ -36,6 +37,7 @@ __all__ = [
     "TensorEntry",
     "TensorSpec",
     "WeightPlan",
+    "WrittenCheckpoint",
     "audit_checkpoint",
     "check_tensors",
     "encode_fp4",
@@ -47,4 +49,5 @@ __all__ = [
     "rank_slices",
     "read_rank_slice",
     "tensor_table",
+    "write_tiny_checkpoint",
 ]

@@ -1,0 +1,83 @@
+"""The configuration of the tiny checkpoint that tests, notebooks and the demo use."""
+
+from port.config import ModelConfig, QuantizationConfig, RopeScaling
+
+TINY_CONFIG = ModelConfig(
+    architectures=("DeepseekV41ForCausalLM",),
+    model_type="deepseek_v41",
+    dtype="bfloat16",
+    transformers_version="5.6.0",
+    quantization=QuantizationConfig(),
+    bos_token_id=0,
+    eos_token_id=1,
+    pad_token_id=2,
+    image_token_id=447,
+    vocab_size=448,
+    hidden_size=64,
+    num_hidden_layers=9,
+    num_attention_heads=4,
+    num_key_value_heads=1,
+    head_dim=64,
+    qk_rope_head_dim=16,
+    q_lora_rank=64,
+    o_lora_rank=32,
+    o_groups=2,
+    swiglu_limit=10.0,
+    rms_norm_eps=1e-20,
+    max_position_embeddings=1024,
+    rope_theta=10000.0,
+    compress_rope_theta=160000.0,
+    rope_scaling=RopeScaling(
+        rope_type="yarn", factor=16.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=64
+    ),
+    moe_intermediate_size=32,
+    n_routed_experts=8,
+    n_shared_experts=1,
+    num_experts_per_tok=2,
+    routed_scaling_factor=1.5,
+    sliding_window=16,
+    # Two window layers; a ratio-2 source, its reader, another source; a ratio-1 source, its reader, an index source
+    # that selects inside the source's candidate blocks, its reader; two draft layers.
+    compress_ratios=(0, 0, 2, 2, 2, 1, 1, 1, 1, 0, 0),
+    kv_source_layer_ids=(2, 4, 5),
+    index_source_layer_ids=(2, 4, 5, 7),
+    index_n_heads=8,
+    index_head_dim=32,
+    index_topk=8,
+    candidate_source_layer_id=5,
+    candidate_topk_blocks=3,
+    candidate_block_size=4,
+    hc_mult=4,
+    hc_sinkhorn_iters=20,
+    hc_eps=1e-6,
+    engram_layer_ids=(1, 4),
+    engram_max_ngram_size=3,
+    engram_vocab_size=97,
+    engram_n_heads=2,
+    engram_head_dim=32,
+    engram_compressed_vocab_size=380,
+    num_nextn_predict_layers=2,
+    dspark_block_size=3,
+    dspark_noise_token_id=3,
+    dspark_target_layer_ids=(7, 8),
+    dspark_markov_rank=16,
+    dspark_n_routed_experts=2,
+    dspark_num_experts_per_tok=1,
+    vision={
+        "model_type": "deepseek_v41_vision",
+        "num_hidden_layers": 1,
+        "hidden_size": 32,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "patch_size": 14,
+        "rope_theta": 10000,
+        "downsample_ratio": 3,
+        "max_image_tokens": 64,
+        "min_pixels": 295936,
+        "max_wh_ratio": None,
+    },
+)
+"""Every kind of layer of the release at the smallest sizes that still choose: prompts of 40 tokens leave entries out.
+
+`engram_compressed_vocab_size` follows from the tokenizer; the writer puts the derived number in its place.
+"""
