@@ -259,7 +259,8 @@ class TextSide:
         with torch.no_grad():
             if self._compiled:
                 # Looking inside would cut the graph that is to be observed, so only what the step hands on is seen.
-                after = self._run_step(step, state, batch, self._cache)
+                with _graph_per_step(len(self._steps)):
+                    after = self._run_step(step, state, batch, self._cache)
                 outputs = _outputs(step, after)
                 return after, Observed(tensors={**outputs}, outputs=tuple(outputs))
             after = self._run_step(step, state, batch, self._cache, tap)
@@ -365,6 +366,15 @@ class TextSide:
 
     def _active(self) -> contextlib.AbstractContextManager[object]:
         return self.device.active()
+
+
+def _graph_per_step(steps: int) -> contextlib.AbstractContextManager[object]:
+    """Lift the limit on graphs of one function: there is one per step and phase here.
+
+    Beyond the limit Dynamo would run the step eagerly without a word.
+    """
+    graphs = 4 * steps + 8
+    return torch._dynamo.config.patch(recompile_limit=graphs, accumulated_recompile_limit=max(256, graphs))
 
 
 class StepsCall(torch.nn.Module):

@@ -307,3 +307,26 @@ def test_only_some_layers_can_be_run() -> None:
 def test_a_plan_that_cannot_be_carried_out_says_why(changes: dict[str, object], message: str) -> None:
     with pytest.raises(PlanError, match=message):
         Session(text_plan(**changes))
+
+
+def test_a_compiled_candidate_runs_every_step_in_a_graph_of_its_own() -> None:
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    with Session(text_plan(candidate=Placement(compile="eager", fullgraph=True))) as session:
+        result = session.run(until="layers.2")
+    torch._dynamo.reset()
+    assert (result.verdict, result.stopped) == ("match", "reached")
+    assert counters["stats"]["unique_graphs"] == len(result.steps)
+
+
+def test_a_dry_candidate_shows_shapes_on_its_own_device() -> None:
+    with Session(
+        text_plan(candidate=Placement(device="dry"), inputs=Inputs(token_ids=(PROMPT,), max_tokens=1))
+    ) as session:
+        result = session.run()
+        assert str(session.inspect("logits", "candidate").device) == "neuron:0"
+        assert session.inspect("logits", "candidate").shape == logits(session).shape
+    assert result.verdict == "incomparable"
+    assert {step.verdict for step in result.steps} == {"incomparable"}
