@@ -31,6 +31,9 @@ _RUNS: dict[str, frozenset[str]] = {
     "repeat_interleave": frozenset({"index_select", "clone"}),
     "scaled_dot_product_attention": frozenset({"_scaled_dot_product_flash_attention_for_cpu", "bmm"}),
     "one_hot": frozenset({"zeros"}),
+    "empty": frozenset({"zeros", "ones", "full", "new_zeros", "new_ones", "new_full", "new_empty"}),
+    "empty_strided": frozenset({"_to_copy", "clone"}),
+    "empty_like": frozenset({"clone", "zeros_like", "ones_like", "full_like"}),
 }
 _DTYPES: dict[str, str] = {
     "bool": "bool",
@@ -68,7 +71,7 @@ def operations_in(text: str) -> tuple[list[str], list[str]]:
 def same_operation(wanted: str, recorded: str) -> bool:
     """Say whether an operation as an author names it is one that was recorded."""
     name, ran = _bare(wanted), _bare(recorded)
-    return name == ran or ran in {_bare(one) for one in _RUNS.get(name, ())} or name in _bare_spellings(recorded)
+    return name == ran or any(_runs(one, other) for one, other in ((name, ran), (ran, name)))
 
 
 def dtype_named(word: str) -> str | None:
@@ -83,6 +86,5 @@ def _bare(name: str) -> str:
     return name.removeprefix("aten::").strip("_").removeprefix("native_")
 
 
-def _bare_spellings(recorded: str) -> set[str]:
-    # The overload is no part of a name.
-    return {_bare(recorded.split(".")[0])}
+def _runs(name: str, ran: str) -> bool:
+    return ran in {_bare(one) for one in _RUNS.get(name, ())}

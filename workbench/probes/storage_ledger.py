@@ -25,6 +25,8 @@ class Block:
         crossed: it was handed into or out of a module call.
         outlived_scope: it was still there when that module call ended.
         written: an operation of the run changed it.
+        computed: its size comes from shapes, and there is no memory behind it.
+        ignored: known so that it is not taken for something else, and not counted.
         given_role: what the caller or the module tree says it is, None where its life decides.
     """
 
@@ -46,6 +48,7 @@ class Block:
     written: bool = False
     given_role: Role | None = None
     computed: bool = False
+    ignored: bool = False
     counts: Counts = "tensors"
 
     @property
@@ -64,6 +67,10 @@ class Block:
             return "unknown"
         stays = self.died is None if self.scope == 0 else self.outlived_scope
         return "activation" if self.crossed or stays else "workspace"
+
+    def changed_size(self, nbytes: int) -> bool:
+        """Say whether a storage that is `nbytes` now was another size when it was last seen."""
+        return self.nbytes != nbytes and not self.ignored
 
     def is_alive_at(self, event: int) -> bool:
         """Say whether it exists just after an event."""

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, _compile
 from torch._C import DispatchKey
+from torch._dynamo import eval_frame
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 
@@ -117,7 +118,7 @@ class StorageWatch(TorchDispatchMode):
         """Look once more at every storage that is alive, for changes of size that no operation showed."""
         for block, reference in list(self._alive.values()):
             storage = reference()
-            if storage is not None and storage.nbytes() != block.nbytes:
+            if storage is not None and block.changed_size(storage.nbytes()):
                 self._resized(storage, block, op="")
 
     def forget(self) -> None:
@@ -163,10 +164,12 @@ class StorageWatch(TorchDispatchMode):
                 continue
             known = self._alive.get(storage._cdata)
             if known is not None:
-                if known[0].nbytes != storage.nbytes():
+                if known[0].changed_size(storage.nbytes()):
                     self._resized(storage, known[0], op=operation.name)
             elif isinstance(tensor, Tensor) and operation.brings:
-                if not _is_wrapping():
+                if _is_wrapping():
+                    self._ignored(tensor, storage)
+                else:
                     self._made(operation, tensor, storage, running_line(depth=3))
             else:
                 self._found(tensor if isinstance(tensor, Tensor) else None, storage)
@@ -192,7 +195,7 @@ class StorageWatch(TorchDispatchMode):
         if storage is None or known is None:
             return
         known[0].written = True
-        if known[0].nbytes != storage.nbytes():
+        if known[0].changed_size(storage.nbytes()):
             self._resized(storage, known[0], op=operation.name)
 
     def _made(self, operation: _Operation, tensor: Tensor, storage: Storage, line: UserLine | None) -> None:
@@ -222,6 +225,12 @@ class StorageWatch(TorchDispatchMode):
         self._keep(storage, block)
         if block.nbytes:
             self.ledger.found(block)
+
+    def _ignored(self, tensor: Tensor, storage: Storage) -> None:
+        """Know a storage again without counting it."""
+        block = self._block(tensor, 0, op="", place=Place("", 0), line=None)
+        block.ignored = True
+        self._keep(storage, block)
 
     def _resized(self, storage: Storage, block: Block, *, op: str) -> None:
         """Enter a storage that became another size: the new memory is there before the old is given back."""
@@ -336,7 +345,13 @@ def _operation(func: Any) -> _Operation:
     )
 
 
+_BETWEEN = (__file__, eval_frame.__file__, _compile.__file__)
+
+
 def _is_wrapping() -> bool:
     """Say whether torch makes a tensor of the number in `x[...] = number`, which no one will ever hold."""
-    frame = sys._getframe(3)
-    return dis.opname[frame.f_code.co_code[frame.f_lasti]] == "STORE_SUBSCR"
+    frame = sys._getframe(1)
+    # Dynamo wraps the handler of a dispatch mode, so frames of its own may stand between ours and the caller's.
+    while frame.f_back is not None and frame.f_code.co_filename in _BETWEEN:
+        frame = frame.f_back
+    return dis.opname[frame.f_code.co_code[frame.f_lasti]] in ("STORE_SUBSCR", "STORE_SLICE")

@@ -111,6 +111,13 @@ def test_a_hand_count() -> None:
     ]
 
 
+def test_a_number_written_into_a_tensor_is_no_tensor_and_seen_by_the_allocator_alone() -> None:
+    findings = record(PROGRAMS["from data"])
+    tensors = [(one.op, one.nbytes) for one in findings.allocations if one.born and one.counts == "tensors"]
+    assert tensors == [("aten::tensor", 32), ("aten::add", 128)]
+    assert len([one for one in findings.allocations if one.counts == "allocator"]) >= 2
+
+
 def test_a_growing_storage_needs_old_and_new_at_once() -> None:
     # clone 128; resize_ to 256 while the 128 are there: 384; a smaller size keeps its storage.
     findings = record(PROGRAMS["resized"])
