@@ -283,6 +283,7 @@ class _HeaderRecords:
     def _check_cover(self) -> None:
         """Check that the tensors cover the data exactly: no overlap, no hole, no byte too few or too many."""
         ordered = sorted(self.entries.values(), key=lambda entry: (entry.offset, entry.nbytes))
+        data_end = self.data_start + self.present_bytes
         reached, previous, has_hole = self.data_start, None, self._malformed
         for entry in ordered:
             if entry.offset < reached and previous is not None:
@@ -292,13 +293,14 @@ class _HeaderRecords:
                 self.damaged.setdefault(previous.name, self.damaged[entry.name])
             elif entry.offset > reached and not self._malformed:
                 has_hole = True
-                found = f"{entry.offset - reached} bytes before it that belong to no tensor"
-                expected = f"data at offset {reached - self.data_start}"
-                self._add("hole", entry.name, expected, found, _WRITE_AGAIN)
+                if entry.offset + entry.nbytes <= data_end:  # beyond it, the offsets are at fault and reported below
+                    found = f"{entry.offset - reached} bytes before it that belong to no tensor"
+                    expected = f"data at offset {reached - self.data_start}"
+                    self._add("hole", entry.name, expected, found, _WRITE_AGAIN)
             if entry.offset + entry.nbytes >= reached:
                 reached, previous = entry.offset + entry.nbytes, entry
         self.declared_bytes = reached - self.data_start
-        cut = [entry for entry in ordered if entry.offset + entry.nbytes > self.data_start + self.present_bytes]
+        cut = [entry for entry in ordered if entry.offset + entry.nbytes > data_end]
         if cut and has_hole:
             for entry in cut:
                 expected = f"data_offsets within the {self.present_bytes} bytes of data"
