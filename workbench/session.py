@@ -388,6 +388,7 @@ class Session:
         side: SideName = "reference",
         time_limit_s: float = 600.0,
         repro: str = "",
+        cache: str = "",
     ) -> BisectionFindings:
         """Narrow a compile failure of a forward pass, or of one part of it, to the smallest part that still fails.
 
@@ -399,6 +400,7 @@ class Session:
             side: whose model; one with numbers.
             time_limit_s: seconds a trial may take.
             repro: folder for `repro.py` and `report.md`; none is written when empty.
+            cache: file of trials, made when absent; what it holds is not run again. In memory when empty.
 
         Raises:
             StepError: no such module, or a dry side.
@@ -414,6 +416,7 @@ class Session:
             "side": side,
             "time_limit_s": time_limit_s,
             "repro": repro,
+            "cache": cache,
         }
         usual = {
             "module": "",
@@ -423,6 +426,7 @@ class Session:
             "side": "reference",
             "time_limit_s": 600.0,
             "repro": "",
+            "cache": "",
         }
         self._act("bisect_compile", _changed(given, usual))
         from workbench.bisection.bisect import bisect_compile
@@ -442,6 +446,7 @@ class Session:
             sink=self._record,
             progress=self._progress,
             repro=repro or None,
+            cache=cache or None,
         )
 
     def note(self, text: str) -> Note:
