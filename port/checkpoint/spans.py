@@ -72,10 +72,7 @@ def span_of(entry: TensorEntry, slices: Sequence[slice | int]) -> ByteSpan:
     if stored.is_packed:
         bounds[-1], sizes[-1] = _packed_bounds(entry, bounds[-1], stored.bits)
         item_bytes = 1
-        if isinstance(slices[-1] if len(slices) == len(sizes) else slice(None), slice):
-            result[-1] = bounds[-1][1] - bounds[-1][0]
-        elif bounds[-1][1] - bounds[-1][0] != 1:
-            raise _refuse(entry, "a slice of whole bytes on the packed axis", "one index, which is half a byte")
+        result[-1] = bounds[-1][1] - bounds[-1][0]  # an index, being part of a byte, was refused
     return _merge(entry.offset, bounds, sizes, item_bytes, tuple(result))
 
 
