@@ -10,7 +10,7 @@ from workbench.records.compiling import BisectionResult, CompileTrial
 from workbench.views.bisection import BisectionReport
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BisectionFindings:
     """The answer of a bisection, with its proof.
 
@@ -41,6 +41,9 @@ class BisectionFindings:
 
     def __str__(self) -> str:
         return str(self.report)
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         return self.report._repr_html_()
