@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from workbench.replay import replay as replay
     from workbench.script import to_script as to_script
     from workbench.session import Session as Session
+    from workbench.views.bisection import bisection_report as bisection_report
+    from workbench.views.bisection import trial_table as trial_table
     from workbench.views.checks import check_table as check_table
     from workbench.views.errors import error_plot as error_plot
     from workbench.views.graph_map import graph_map as graph_map
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from workbench.views.memory import memory_table as memory_table
     from workbench.views.memory import top_owners as top_owners
     from workbench.views.memory_timeline import memory_timeline as memory_timeline
+    from workbench.views.narrowing import narrowing_plot as narrowing_plot
     from workbench.views.steps import diff_table as diff_table
     from workbench.views.steps import flip_table as flip_table
     from workbench.views.steps import step_table as step_table
@@ -37,6 +40,7 @@ _WHERE: dict[str, str] = {
     "Plan": "workbench.plan",
     "Session": "workbench.session",
     "Tolerance": "workbench.plan",
+    "bisection_report": "workbench.views.bisection",
     "break_table": "workbench.views.graphs",
     "captured_tensor": "workbench.captures",
     "check_table": "workbench.views.checks",
@@ -46,11 +50,13 @@ _WHERE: dict[str, str] = {
     "graph_map": "workbench.views.graph_map",
     "memory_table": "workbench.views.memory",
     "memory_timeline": "workbench.views.memory_timeline",
+    "narrowing_plot": "workbench.views.narrowing",
     "open_checkpoint": "port.checkpoint.index",
     "replay": "workbench.replay",
     "step_table": "workbench.views.steps",
     "to_script": "workbench.script",
     "top_owners": "workbench.views.memory",
+    "trial_table": "workbench.views.bisection",
 }
 
 __all__ = [
@@ -60,6 +66,7 @@ __all__ = [
     "Plan",
     "Session",
     "Tolerance",
+    "bisection_report",
     "break_table",
     "captured_tensor",
     "check_table",
@@ -69,11 +76,13 @@ __all__ = [
     "graph_map",
     "memory_table",
     "memory_timeline",
+    "narrowing_plot",
     "open_checkpoint",
     "replay",
     "step_table",
     "to_script",
     "top_owners",
+    "trial_table",
 ]
 
 
