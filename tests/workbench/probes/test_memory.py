@@ -198,6 +198,31 @@ def test_roles_follow_what_a_storage_was_for() -> None:
     assert {one.op: one.role for one in again.allocations if one.born}["aten::mul"] == "workspace"
 
 
+def test_what_goes_into_or_out_of_a_module_is_an_activation_however_short_it_lives() -> None:
+    with torch.no_grad():
+        findings = record_memory(Training(), (torch.ones(4, 8),))
+    by_op = {(one.owner, one.op): one.role for one in findings.allocations if one.born}
+    assert by_op == {
+        ("up", "aten::addmm"): "activation",
+        ("", "aten::tanh"): "activation",
+        ("down", "aten::addmm"): "activation",
+    }
+
+
+def test_a_view_of_a_host_constant_on_a_dry_device_is_no_allocation() -> None:
+    dry, constant = DryDevice(), torch.ones(1, 1)
+    findings = record_memory(lambda x: x * constant.view(-1)[0], dry.place((torch.ones(4),)), device=dry)
+    assert [(one.device, one.op) for one in findings.allocations if one.born] == [("neuron:0", "aten::mul")]
+    assert {one.device for one in findings.allocations if not one.born} == {"neuron:0", "cpu"}
+
+
+def test_the_second_call_draws_the_same_random_numbers() -> None:
+    def sized(x: torch.Tensor) -> torch.Tensor:
+        return x.repeat(int(torch.randint(1, 1000, (1,))))
+
+    assert not record_memory(sized, (torch.ones(4),)).notes
+
+
 def test_a_cache_by_the_caller_s_word_and_one_held_by_an_argument() -> None:
     class Holder:
         def __init__(self) -> None:

@@ -11,7 +11,7 @@ from workbench.records import Allocation, MemoryPeak, Note
 from workbench.views.base import HATCHES, PALETTE, View
 from workbench.views.memory import memory_table, memory_timeline, peaks_table, top_owners
 from workbench.views.memory_roles import ROLES, look_of
-from workbench.views.memory_runs import memory_runs
+from workbench.views.memory_runs import alive_at, memory_runs
 
 VIEWS = (memory_table, memory_timeline, peaks_table, top_owners)
 
@@ -136,6 +136,10 @@ def test_what_only_the_allocator_saw_counts_where_asked() -> None:
     assert [row["nbytes"] for row in memory_table(both).to_dict()["rows"]] == [2048, 1024, 100]
     assert [row["nbytes"] for row in memory_table(both, counts="tensors").to_dict()["rows"]] == [2048, 1024]
     assert "counting everything the allocator gave" in str(memory_table(both))
+
+
+def test_a_storage_is_there_from_its_birth_until_just_before_its_death() -> None:
+    assert [len(alive_at(RUN[1:4], event)) for event in range(6)] == [0, 1, 2, 1, 2, 1]
 
 
 def test_another_device_of_the_run_can_be_asked_for() -> None:
