@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from workbench import ipython
@@ -43,6 +45,18 @@ def test_an_exit_code_of_0_says_nothing(monkeypatch, capsys) -> None:
     monkeypatch.setattr(ipython, "main", lambda words: 0)
     ipython.wb("doctor")
     assert capsys.readouterr() == ("", "")
+
+
+def test_progress_is_shown_in_one_line_that_does_not_stay(monkeypatch, capsys) -> None:
+    def command(words: list[str]) -> int:
+        sys.stderr.write("first of many\n")
+        sys.stderr.write("second\n")
+        print("the answer")
+        return 0
+
+    monkeypatch.setattr(ipython, "main", command)
+    ipython.wb("run")
+    assert capsys.readouterr() == ("first of many\r             \rsecond\r      \rthe answer\n", "")
 
 
 @pytest.mark.parametrize(("code", "words"), [(3, "environment not able"), (130, "interrupted")])
