@@ -164,6 +164,13 @@ class CompileBisection:
         trials = self._runner.trials
         return trials[-1] if len(trials) > count else None
 
+    def catch_up(self) -> int:
+        """Take every answer known from before, without running anything, and return how many trials that were."""
+        count = len(self._runner.trials)
+        while not self.done and self._is_known():
+            self.step()
+        return len(self._runner.trials) - count
+
     def run(self) -> BisectionFindings:
         """Step to the end and return the findings; an interrupt ends it early, and what it had is returned."""
         try:
@@ -261,6 +268,20 @@ class CompileBisection:
             if len(found.items) > 1:
                 break
         return found
+
+    def _is_known(self) -> bool:
+        """Say whether the next step can be answered from the cache alone."""
+        proposal, whole = self.proposal, tuple(range(len(self.subject.items)))
+        if proposal is None:
+            return False
+        if not self._climbed:
+            for rung in self._given.rungs()[:-1]:
+                known = self._runner.known(rung, self.subject, whole)
+                if not known:
+                    return False
+                if known[0].signature is not None:
+                    return True
+        return self._oracle.can_answer(proposal, self._runner.known(self._compiler, self.subject, proposal.kept))
 
     def _climb(self) -> None:
         """Find the lowest rung of the ladder on which the whole fails and go on with that."""

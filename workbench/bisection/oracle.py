@@ -73,6 +73,19 @@ class Oracle:
         same = self.followed is not None and is_same_failure(self.followed, trial.signature)
         return "fails_same" if same else "other_failure"
 
+    def can_answer(self, proposal: Proposal, known: list[CompileTrial]) -> bool:
+        """Say whether a proposal can be answered from trials known already, in part those run here before."""
+        runs = [*self._runs.get(proposal.kept, ()), *known]
+        if any(trial.phase_of_search == "user" for trial in runs):
+            return True
+        if proposal.phase == "whole" and self.whole_runs == 0:
+            ended = any(trial.outcome in ("timeout", "usage_error") for trial in runs)
+            wanted = self._repetition.whole
+            if len(runs) >= wanted and all(trial.outcome == "ok" for trial in runs):
+                wanted = max(wanted, self._repetition.absent)
+            return ended or len(runs) >= wanted
+        return len(runs) >= self.passes_needed or any(self.judge(trial) == "fails_same" for trial in runs)
+
     def holds(self, kept: Kept) -> bool:
         """Run the answer of the search again and say whether it still stands.
 

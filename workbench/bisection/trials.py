@@ -119,6 +119,11 @@ class TrialRunner:
         self._cache.add(trial)
         return self._keep(trial)
 
+    def known(self, compiler: Compiler, subject: Subject, kept: Sequence[int]) -> list[CompileTrial]:
+        """Return the answers of before that are left for a set."""
+        digest = self._digest(compiler, subject, kept)
+        return self._usable(digest)[self._taken[digest] :]
+
     def forget(self) -> None:
         """Begin to count runs of each set anew, as a search that starts over does."""
         self._taken.clear()
