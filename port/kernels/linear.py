@@ -81,6 +81,8 @@ def stored_linear(
     for begin, end in _pieces(weight.shape[0], columns, max_elements):
         dense = _dense_rows(weight, scale, begin, end, operands)
         pieces.append(_product(x_TK, dense, operands, out_dtype))
+        # Gone before the next one is made: two pieces at a time would double the peak.
+        del dense
     return _join(pieces)[:rows]
 
 

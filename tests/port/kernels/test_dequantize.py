@@ -84,3 +84,15 @@ def test_samples_equal_the_golden_numbers(name):
     assert torch.equal(expert, units[base + "ffn.experts.3.w2"])
     table, scale = stored["layers.1.engram.embed.weight"][:8], stored["layers.1.engram.embed.scale"][:8]
     assert torch.equal(dequantize_fp8_tiles(table, scale, block=(1, 32)), units[base + "engram.embed.rows0_8"])
+
+
+def test_a_transposed_or_cut_weight_gives_the_same_numbers() -> None:
+    generator = torch.Generator().manual_seed(4)
+    stored = torch.randn(128, 64, generator=generator).to(torch.float8_e4m3fn)
+    scale = torch.randint(118, 136, (4, 2), generator=generator).to(torch.uint8)
+    expected = dequantize_fp8_tiles(stored, scale)
+    transposed = stored.view(torch.uint8).t().contiguous().t().view(torch.float8_e4m3fn)
+    assert torch.equal(dequantize_fp8_tiles(transposed, scale), expected)
+    assert torch.equal(dequantize_fp8_tiles(stored[:96, :32], scale[:3, :1]), expected[:96, :32])
+    assert torch.equal(dequantize_fp8_tiles(stored[:50], scale[:2]), expected[:50]), "tiles that are cut"
+    assert torch.equal(dequantize_fp8_tiles(stored[:, :40], scale), expected[:, :40])

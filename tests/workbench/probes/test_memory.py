@@ -407,3 +407,19 @@ def test_frees_are_seen_by_the_weak_reference(monkeypatch) -> None:
     name = "nested modules, one called twice"
     findings = record(PROGRAMS[name], allocator=False)
     assert (findings.peak.peak_bytes_above_baseline, findings.peak.live_bytes_at_end) != profiled(PROGRAMS[name])
+
+
+def test_a_stored_weight_is_dequantised_one_piece_at_a_time() -> None:
+    from port.kernels.linear import stored_linear
+
+    rows, columns, pieces = 1024, 256, 8
+    weight = torch.randn(rows, columns, generator=torch.Generator().manual_seed(0)).to(torch.float8_e4m3fn)
+    scale = torch.full((rows // 32, columns // 32), 127, dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    elements = rows * columns // pieces
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return stored_linear(x, weight, scale, operands=torch.float32, out_dtype=torch.float32, max_elements=elements)
+
+    found = record_memory(product, (torch.ones(16, columns),), allocator=False)
+    # One piece in float32, and beside it only the products and the scales.
+    assert elements * 4 <= found.peak.peak_bytes_above_baseline < elements * 4 * 1.6
