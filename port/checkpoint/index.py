@@ -13,6 +13,7 @@ used.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 
 from torch import Tensor
@@ -42,29 +43,37 @@ class CheckpointRef:
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Checkpoint:
-    """An opened checkpoint folder; immutable, and cheap to keep.
+    """An opened checkpoint folder; immutable, and cheap to keep. Weights and scales are paired when first asked for.
 
     Attributes:
         path: the folder.
         config: the parsed `config.json`, None when the folder has none.
         entries: every tensor that can be read, by name without `model.` prefix.
-        pairing: weights with their scales, and the weights whose scale is missing or does not fit.
         damaged: tensors that are named somewhere but cannot be used, with the reason.
         fingerprint: sha256 over names, sizes, headers, index and config. Tensor data is no part of it.
         index_file: name of the index, None when the shards were found by name.
-        problems: what is wrong or worth knowing; errors here concern single tensors unless opened with `strict=False`.
+        folder_problems: what is wrong or worth knowing about the folder; no errors unless opened with `strict=False`.
     """
 
     path: Path
     config: Mapping[str, Json] | None
     entries: Mapping[str, TensorEntry]
-    pairing: Pairing
     damaged: Mapping[str, Problem]
     fingerprint: str
     index_file: str | None
-    problems: tuple[Problem, ...]
+    folder_problems: tuple[Problem, ...]
+
+    @cached_property
+    def pairing(self) -> Pairing:
+        """Weights with their scales, and the weights whose scale is missing or does not fit."""
+        return pair_scales(self.entries, block=_block_size(self.config), unreadable=self.damaged)
+
+    @cached_property
+    def problems(self) -> tuple[Problem, ...]:
+        """All that is wrong or worth knowing: of the folder first, then of single weights and scales."""
+        return (*self.folder_problems, *self.pairing.problems)
 
     @property
     def ref(self) -> CheckpointRef:
@@ -204,17 +213,15 @@ def open_checkpoint(path: str | Path, *, strict: bool = True) -> Checkpoint:
 
 
 def checkpoint_of(contents: FolderContents) -> Checkpoint:
-    """Return a folder's readable part as a checkpoint, with weights and scales paired."""
-    pairing = pair_scales(contents.entries, block=_block_size(contents.config), unreadable=contents.damaged)
+    """Return a folder's readable part as a checkpoint."""
     return Checkpoint(
         path=contents.path,
         config=contents.config,
         entries=contents.entries,
-        pairing=pairing,
         damaged=contents.damaged,
         fingerprint=contents.fingerprint,
         index_file=contents.index.file if contents.index is not None else None,
-        problems=(*contents.problems, *pairing.problems),
+        folder_problems=contents.problems,
     )
 
 
