@@ -14,12 +14,6 @@ from workbench.errors import JournalError
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
-class _Printer(typing.Protocol):
-    """What IPython hands over to be written to."""
-
-    def text(self, obj: str) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
     """Where and when a record was made.
@@ -56,10 +50,6 @@ class Record:
     def to_json(self) -> dict[str, Json]:
         """Return the record as JSON-able values, `kind` first."""
         return {"kind": type(self).kind, **_plain(self)}
-
-    def _repr_pretty_(self, printer: _Printer, cycle: bool) -> None:
-        # What a notebook shows of a record that is a cell's value: its text, where it has one of its own.
-        printer.text(str(self))
 
     def finding(self) -> dict[str, Json]:
         """Return what another run of the same plan must reproduce."""

@@ -126,7 +126,7 @@ class TensorEdit(Record):
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Divergence(Record):
     """The first step at which the two sides disagree.
 
@@ -150,3 +150,6 @@ class Divergence(Record):
     def __str__(self) -> str:
         where = "none" if self.first is None else f"{self.first or '(whole call)'} (step {self.index})"
         return f"{self.question}: {where}; {self.comparisons} comparisons of {self.steps} steps, by {self.method}"
+
+    def __repr__(self) -> str:
+        return str(self)

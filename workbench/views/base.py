@@ -79,7 +79,10 @@ def html_table(
     )
     body = "".join(
         "<tr>"
-        + "".join(f'<td style="{css}">{html.escape(cell)}</td>' for css, cell in zip(side, row, strict=True))
+        + "".join(
+            f'<td style="{css};white-space:pre-line">{html.escape(cell)}</td>'
+            for css, cell in zip(side, row, strict=True)
+        )
         + "</tr>"
         for row in rows
     )
