@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from port.checkpoint.index import open_checkpoint as open_checkpoint
+    from workbench.bisection.bisect import bisect_compile as bisect_compile
     from workbench.captures import captured_tensor as captured_tensor
     from workbench.journal import Journal as Journal
     from workbench.plan import Inputs as Inputs
@@ -40,6 +41,7 @@ _WHERE: dict[str, str] = {
     "Plan": "workbench.plan",
     "Session": "workbench.session",
     "Tolerance": "workbench.plan",
+    "bisect_compile": "workbench.bisection.bisect",
     "bisection_report": "workbench.views.bisection",
     "break_table": "workbench.views.graphs",
     "captured_tensor": "workbench.captures",
@@ -66,6 +68,7 @@ __all__ = [
     "Plan",
     "Session",
     "Tolerance",
+    "bisect_compile",
     "bisection_report",
     "break_table",
     "captured_tensor",

@@ -352,10 +352,11 @@ class CompileBisection:
         trials = self._runner.trials[self._level_began :]
         proof = [outcome.kept, *(tuple(k for k in outcome.kept if k != gone) for gone in outcome.kept)]
         seqs = {trial.stamp.seq for kept in proof for trial in oracle.trials_of(kept) if trial.stamp.seq >= 0}
+        failing = self._verdict() in ("found", "undecided", "interrupted")
         return BisectionResult(
             question=self.question,
             level=self.subject.level,
-            culprit=tuple(self.subject.items[index] for index in outcome.kept),
+            culprit=tuple(self.subject.items[index] for index in outcome.kept) if failing else (),
             minimal=outcome.minimal and self._verdict() == "found",
             signature=oracle.followed,
             trials=sum(not trial.cached for trial in trials),

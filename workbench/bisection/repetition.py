@@ -27,7 +27,7 @@ class Repetition:
     """
 
     whole: int = 2
-    absent: int = 3
+    absent: int = 2
     passes: int = 1
     confirm: int = 1
     most: int = 48

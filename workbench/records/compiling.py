@@ -71,7 +71,7 @@ class BisectionResult(Record):
     Attributes:
         question: what was searched, in words.
         level: rung of the ladder: "layers", "modules", "nodes", "lines".
-        culprit: smallest failing set found, in order.
+        culprit: smallest failing set known, in order; empty where the whole compiles or is no compile failure.
         minimal: removing any single item makes the failure go away (1-minimal), proven by trials.
         signature: of the failure that was followed.
         trials: trials run on this level; `cached_trials` were answered from the cache.
