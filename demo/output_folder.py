@@ -33,7 +33,13 @@ def prepare(folder: Path) -> Path:
             else:
                 path.unlink()
     folder.mkdir(parents=True, exist_ok=True)
-    mark.write_text(
-        "Everything in this folder was written by a demo, and the next one replaces it.\n", encoding="utf-8"
-    )
+    words = "Everything in this folder was written by a demo, and the next one replaces it.\n"
+    (folder / MARK).write_text(words, encoding="utf-8")
     return folder
+
+
+def _is_ours(folder: Path) -> bool:
+    # A folder made only to hold folders of ours has no mark of its own.
+    return (folder / MARK).is_file() or all(
+        path.is_dir() and not path.is_symlink() and _is_ours(path) for path in folder.iterdir()
+    )
