@@ -1,14 +1,22 @@
-"""What holds for every test: nothing stays installed, and a browser test left out is told of at the end."""
+"""What holds for every test: one thread, nothing stays installed, and a browser test left out is told of at the end."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 
+# Before torch is imported, and for child processes too: with more threads a matrix product may split its sums otherwise
+# for another number of rows, and tiny models spend their time on handing work over.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
+import torch
 from tqdm import tqdm
 
 from tests.hooks import left_behind, take_traces
+
+torch.set_num_threads(1)
 
 # Its monitor thread would live on after the first progress bar of the process.
 tqdm.monitor_interval = 0

@@ -63,7 +63,8 @@ class MoE(nn.Module):
         layer: index of the layer, for tap names.
         precision: roundings.
         loop: "hit" runs experts that were chosen, on the rows that chose them, after one read of the ids to the host;
-            "all" runs every expert on every row, with static shapes and no read. Results have the same bits.
+            "all" runs every expert on every row, with static shapes and no read. Results have the same bits
+            where a product does not depend on its number of rows (on the CPU: with one thread).
     """
 
     def __init__(self, config: ModelConfig, layer: int, precision: Precision, loop: ExpertLoop) -> None:

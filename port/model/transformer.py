@@ -41,7 +41,8 @@ class Transformer(nn.Module):
         config: of the checkpoint.
         profile: where results are rounded.
         device: where weights go when they are loaded; until then they are on `meta`.
-        moe: walk only the experts hit (reads ids on the host), or all with fixed shapes; the bits are the same.
+        moe: walk only the experts hit (reads ids on the host), or all with fixed shapes. The bits are the same with one
+            thread; with more, a CPU product may split its sums otherwise for another number of rows.
         weights: keep a dense copy of each quantised weight, made at load, or dequantise at every use, in pieces; the
             bits are the same.
     """
