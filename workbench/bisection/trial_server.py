@@ -252,7 +252,7 @@ def _be_child(request: dict, output_fd: int, answer_fd: int, foreign: tuple[int,
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
         if isinstance(error.code, str):
-            print(error.code, file=sys.stderr)
+            sys.stderr.write(error.code + "\n")
     except BaseException:
         traceback.print_exc()
         status = 1
@@ -267,7 +267,7 @@ def _exec(argv: list[str], environment: dict[str, str]) -> None:
     try:
         os.execvpe(argv[0], argv, child_environment(environment))
     except OSError as error:
-        print(f"cannot start {argv[0]!r}: {error.strerror}", file=sys.stderr)
+        sys.stderr.write(f"cannot start {argv[0]!r}: {error.strerror}\n")
         sys.stderr.flush()
         os._exit(127)
 

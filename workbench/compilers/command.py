@@ -127,7 +127,7 @@ def call_predicate(argument: dict[str, str]) -> None:
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
-        print(f"usage: {file} has no function called {name!r}", file=sys.stderr)
+        sys.stderr.write(f"usage: {file} has no function called {name!r}\n")
         sys.exit(2)
     answer = function(argument["subject"])
     if answer is None or answer is True:

@@ -109,12 +109,12 @@ class PlantedCompiler:
 def pretend(argument: dict[str, list]) -> None:
     """Be the compiler, in the child of a trial: end as the first rule that strikes says."""
     present = frozenset(_plain(str(name)) for name in argument["operations"])
-    print("SIMULATED compiler with planted faults; this is not neuronx-cc", flush=True)
+    _say("SIMULATED compiler with planted faults; this is not neuronx-cc")
     for body in argument["rules"]:
         rule = FaultRule(kind=body["kind"], operations=tuple(body["operations"]), code=body["code"])
         if rule.strikes(present):
             _strike(rule)
-    print("Compiler status PASS")
+    _say("Compiler status PASS")
 
 
 def strike_text(rule: FaultRule) -> str:
@@ -131,15 +131,21 @@ def strike_text(rule: FaultRule) -> str:
 
 def _strike(rule: FaultRule) -> None:
     if rule.kind == "hangs":
-        print("." * 40, flush=True)
+        _say("." * 40)
         signal.pause()
     if rule.kind == "crashes":
         os.kill(os.getpid(), signal.SIGSEGV)
     # The operating system's numbers: a forked child would repeat its parent's.
     if rule.kind == "wavers" and random.SystemRandom().random() < 0.5:
         return
-    print(strike_text(rule), file=sys.stderr)
+    _say(strike_text(rule))
     sys.exit(EXIT_STATUS)
+
+
+def _say(line: str) -> None:
+    # A compiler's output is what this process is for; flushed, since what comes next may be a crash.
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def _rule(text: str) -> FaultRule:
