@@ -12,6 +12,7 @@ from workbench.errors import PlanError
 from workbench.exit_codes import ExitCode
 from workbench.output import Output
 from workbench.plan import Placement, Plan
+from workbench.records import StepFailure
 from workbench.results import RunResult
 from workbench.script import to_script
 from workbench.views.errors import error_plot
@@ -70,6 +71,10 @@ def run(args: argparse.Namespace, out: Output) -> ExitCode:
             flips = flip_table(session.journal)
             if flips.rows or out.as_json:
                 out.show("flips", flips)
+            failures = session.journal.of_kind(StepFailure)
+            out.put("failures", [failure.to_json() for failure in failures])
+            for failure in failures:
+                out.line(f"{failure.side} failed in {failure.name or 'the call'}: {failure.error}")
             out.line(str(result).splitlines()[0])
         journal = session.journal
         if args.script:

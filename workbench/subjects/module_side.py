@@ -1,6 +1,7 @@
 """Any module or callable as one side of a session: it stops after every leaf module and once more at its end.
 
-Which leaves run, and in what order, is learnt from one call that is thrown away. The inputs are copied for every
+Which leaves run, and in what order, is learnt from one call that is thrown away; a call that raises is stepped up to
+where it does. The inputs are copied for every
 call and buffers are put back before it, so that a call which changes either can be made again.
 """
 
@@ -53,8 +54,6 @@ class ModuleSide:
     Attributes:
         precision: see `Side`.
 
-    Raises:
-        TargetCrash: the call raises.
     """
 
     def __init__(
@@ -251,10 +250,16 @@ class ModuleSide:
         return seen[0]
 
     def _learn(self) -> tuple[StepPoint, ...]:
+        """Return the leaves one call runs; where it raises, the program ends with the leaf it raised in."""
         points: list[StepPoint] = []
         try:
             while isinstance(held := self._next(), LeafCall):
                 points.append(StepPoint(index=len(points), module=held.name, kind="module", call=held.number))
+        except TargetCrash:
+            held = None if self._call is None else self._call.held
+            if isinstance(held, Finished) and held.failed_in is not None:
+                name, number = held.failed_in
+                return (*points, StepPoint(index=len(points), module=name, kind="module", call=number))
         finally:
             self._begin_again()
         return (*points, StepPoint(index=len(points), module="", kind="call"))

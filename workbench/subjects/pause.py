@@ -43,10 +43,12 @@ class Finished:
     Attributes:
         output: what it returned, None where it raised.
         error: what it raised, None where it returned.
+        failed_in: name and number of the leaf that was running when it raised, None outside of any.
     """
 
     output: object = None
     error: BaseException | None = None
+    failed_in: tuple[str, int] | None = None
 
 
 class _Closed(BaseException):
@@ -93,6 +95,7 @@ class PausedCall:
         self._held: LeafCall | Finished | None = None
         self._closing = False
         self._counts: dict[str, int] = {}
+        self._running: list[str] = []
         # A daemon: a user who leaves a session open can still leave Python.
         self._thread = threading.Thread(target=self._body, name="workbench-step", daemon=True)
         self._started = False
@@ -131,14 +134,21 @@ class PausedCall:
         except _Closed:
             pass
         except BaseException as error:
-            finished = Finished(error=error)
+            name = self._running[-1] if self._running else None
+            failed_in = None if name is None else (name, self._counts.get(name, 0))
+            finished = Finished(error=error, failed_in=failed_in)
         self._held = finished
         self._baton.to_driver.release()
+
+    def _before(self, module: nn.Module, _: object) -> None:
+        if threading.current_thread() is self._thread:
+            self._running.append(self._leaves[module])
 
     def _after(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> object:
         if threading.current_thread() is not self._thread:
             return output
         name = self._leaves[module]
+        self._running.pop()
         number = self._counts.get(name, 0)
         self._counts[name] = number + 1
         call = LeafCall(name=name, number=number, args=args, kwargs=kwargs, output=output)
@@ -151,7 +161,8 @@ class PausedCall:
 
     @contextlib.contextmanager
     def _hooks(self) -> Iterator[None]:
-        handles = [module.register_forward_hook(self._after, with_kwargs=True) for module in self._leaves]
+        handles = [module.register_forward_pre_hook(self._before) for module in self._leaves]
+        handles += [module.register_forward_hook(self._after, with_kwargs=True) for module in self._leaves]
         try:
             yield
         finally:

@@ -72,8 +72,11 @@ def test_a_python_file_is_run_too(capsys: pytest.CaptureFixture[str], tmp_path: 
     source.write_text(
         "import torch\ndef model(x):\n    raise ValueError('no')\ndef inputs():\n    return torch.ones(1)\n"
     )
-    assert main(["run", str(source)]) == 5
-    assert "TargetCrash: the target raised ValueError: no" in capsys.readouterr().err
+    code, text = run_text(capsys, "run", str(source))
+    assert code == 5
+    assert "reference failed in the call: TargetCrash: the target raised ValueError: no" in text
+    code, document = run_json(capsys, "run", str(source))
+    assert (code, document["verdict"], len(document["failures"])) == (5, "failed", 1)
 
 
 def test_a_plan_file_decides(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from tests.workbench.session.models import MODULE, ManyOutputs, Stack, example
-from workbench.errors import PlanError, StepError, TargetCrash
+from workbench.errors import PlanError, StepError
 from workbench.plan import Placement, Plan
-from workbench.records import TensorDiff
+from workbench.records import StepFailure, TensorDiff
 from workbench.session import Session
 
 LEAVES = [
@@ -176,10 +176,29 @@ def test_inputs_changed_in_place_are_each_sides_own() -> None:
     assert torch.equal(x, example())
 
 
-def test_a_target_that_raises_is_named_before_stepping() -> None:
-    with pytest.raises(TargetCrash, match=r"the target raised RuntimeError: Given normalized_shape=\[4\]"):
-        session_of(Stack(4), example())
+def test_a_target_that_raises_is_stepped_up_to_where_it_does() -> None:
+    model = Stack()
+    model.layers[1].down = nn.Linear(3, 8)
+    with session_of(model, example()) as session:
+        assert [point.module for point in session.points] == [*LEAVES[:6], "layers.1.down"]
+        result = session.run()
+        assert (result.verdict, result.stopped) == ("failed", "failure")
+        assert session.inspect("layers.1.act").shape == (2, 16)
+        (failure,) = session.journal.of_kind(StepFailure)
+        assert failure.name == "layers.1.down"
+        assert "mat1 and mat2 shapes cannot be multiplied (2x16 and 3x8)" in failure.error
+        session.rewind("layers.0")
+        assert session.run().stopped == "failure"
     assert threads() == []
+
+
+def test_a_function_that_raises_is_a_failed_step() -> None:
+    def raises(x: torch.Tensor) -> torch.Tensor:
+        raise ValueError("not today")
+
+    with session_of(raises, example()) as session:
+        assert session.run().verdict == "failed"
+        assert session.journal.of_kind(StepFailure)[0].error.endswith("ValueError: not today")
 
 
 def test_two_different_modules_cannot_be_stepped_side_by_side() -> None:
