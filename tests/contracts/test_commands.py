@@ -1,0 +1,130 @@
+"""What holds for every command: help with exit codes, a schema that its documents fit and that can refuse one."""
+
+from __future__ import annotations
+
+import copy
+import json
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+
+from tests.contracts.imports import ROOT
+from workbench.cli import _SUMMARY, main
+from workbench.commands import COMMANDS, load_command
+from workbench.exit_codes import MEANING
+from workbench.journal import Journal, JournalHeader
+from workbench.plan import Plan
+
+_TINY = str(ROOT / "fixtures" / "tiny_v41")
+_GOLDEN = str(ROOT / "fixtures" / "golden_A")
+_PROGRAM = """
+import torch
+
+def build_model():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()).eval()
+
+def example_inputs():
+    return (torch.ones(2, 4),)
+"""
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a user's file, a graph, a case of an unknown class, and a recorded session."""
+    (tmp_path / "program.py").write_text(_PROGRAM, encoding="utf-8")
+    (tmp_path / "graph.txt").write_text("add\nsort\ntanh\n", encoding="utf-8")
+    (tmp_path / "cases" / "NEW-01").mkdir(parents=True)
+    (tmp_path / "cases" / "NEW-01" / "expected.json").write_text('{"id": "NEW-01", "class": "new"}', encoding="utf-8")
+    plan = Plan(model="module", source="program.py").to_json()
+    with Journal(JournalHeader(plan=plan), path=tmp_path / "run.wbj") as journal:
+        journal.act("note", {"text": "x"})
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# command -> (a call that gives an answer, its exit code, a call that gives an error, its exit code)
+CALLS: dict[str, tuple[list[str], int, list[str], int]] = {
+    "doctor": (["--require", "neuron"], 3, [], -1),
+    "show": ([_TINY], 0, ["absent"], 2),
+    "plan": ([_TINY, "--world-size", "2"], 0, ["absent"], 2),
+    "run": (["program.py"], 0, [_TINY, "--reference", "gpu"], 2),
+    "verify": ([f"{_GOLDEN}/checkpoint", "--golden", _GOLDEN, "--prompts", "len1"], 0,
+               [f"{_GOLDEN}/checkpoint", "--golden", "absent"], 2),
+    "memory": (["program.py"], 0, ["absent.py"], 2),
+    "breaks": (["program.py"], 0, ["absent.py"], 2),
+    "bisect": (["graph.txt", "--compiler", "planted:sort"], 1, ["graph.txt", "--compiler", "absent"], 2),
+    "replay": (["run.wbj"], 1, ["absent.wbj"], 2),
+    "fixtures": (["made"], 0, ["run.wbj"], 2),
+    "cases": (["cases"], 125, ["absent"], 2),
+}  # fmt: skip
+_EACH = pytest.mark.parametrize("command", COMMANDS)
+
+
+def schema_of(command: str) -> dict:
+    """Return a command's schema as it is installed."""
+    text = resources.files("workbench").joinpath(f"schemas/{command}.json").read_text(encoding="utf-8")
+    return json.loads(text)
+
+
+def answer(command: str, arguments: list[str], expected: int, capsys: pytest.CaptureFixture[str]) -> dict:
+    """Return the document of a call, having held its exit code against the expected one."""
+    code = main([command, *arguments, "--json"])
+    out, err = capsys.readouterr()
+    assert code == expected, (out[-1000:], err[-1000:])
+    document = json.loads(out)
+    assert (document["command"], document["schema"], document["exit_code"]) == (command, 1, code)
+    return document
+
+
+def test_every_command_has_a_call_here_and_a_schema() -> None:
+    assert tuple(CALLS) == COMMANDS == tuple(_SUMMARY)
+    schemas = {path.stem for path in (ROOT / "workbench" / "schemas").glob("*.json")}
+    assert schemas == set(COMMANDS)
+
+
+@_EACH
+def test_help_tells_exit_codes_and_every_argument(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for code, meaning in MEANING.items():
+        assert f"{int(code)} {meaning}" in text
+    assert "--json" in text
+    module = load_command(command)
+    assert command == module.NAME
+    assert module.HELP[0].upper() + module.HELP[1:] in text
+
+
+@_EACH
+def test_answer_fits_the_schema(command: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = schema_of(command)
+    Draft202012Validator.check_schema(schema)
+    arguments, code, _, _ = CALLS[command]
+    document = answer(command, arguments, code, capsys)
+    Draft202012Validator(schema).validate(document)
+    for changed in ({"surprise": 1}, {"exit_code": 77}, {"command": "other"}, {"schema": 2}):
+        with pytest.raises(ValidationError):
+            Draft202012Validator(schema).validate({**copy.deepcopy(document), **changed})
+    with pytest.raises(ValidationError):
+        Draft202012Validator(schema).validate({key: document[key] for key in ("command", "schema", "exit_code")})
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if CALLS[command][3] >= 0])
+def test_error_fits_the_schema(command: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, arguments, code = CALLS[command]
+    document = answer(command, arguments, code, capsys)
+    Draft202012Validator(schema_of(command)).validate(document)
+    # A checkpoint that cannot be opened is an answer of `show`: the list of what is wrong with it.
+    assert document["problems"] if command == "show" else document["error"]["message"]
+
+
+def test_an_unknown_command_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["stpe"])
+    assert ended.value.code == 2
+    assert "stpe" in capsys.readouterr().err
+    assert main([]) == 2
+    assert "replay" in capsys.readouterr().out
