@@ -85,14 +85,15 @@ def open_notebook(page: Page, address: str, name: str) -> None:
     page.wait_for_function(f"() => {_IDLE}")
 
 
-def run_all_cells(page: Page) -> None:
+def run_all_cells(page: Page, *, limit_ms: float = WAIT_MS) -> None:
     """Run every cell and wait until each has its number and the kernel is idle again."""
     _command(page, "notebook:run-all-cells")
     page.wait_for_function(
         """() => {
             const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')].map(p => p.textContent);
             return prompts.length > 0 && prompts.every(text => /^\\[\\d+\\]:?$/.test(text.trim())) && IDLE;
-        }""".replace("IDLE", _IDLE)
+        }""".replace("IDLE", _IDLE),
+        timeout=limit_ms,
     )
 
 
