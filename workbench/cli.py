@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any, NoReturn
 
 from workbench.commands import COMMANDS, load_command
 from workbench.errors import WorkbenchError
@@ -28,25 +31,62 @@ _SUMMARY: dict[str, str] = {
 }
 
 
+_INTERRUPTED = 130
+"""What a shell reports of a process ended by Ctrl-C."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one sub-command and return its exit code; argument errors exit with 2."""
+    """Run one sub-command and return its exit code; argument errors exit with 2.
+
+    With `--json` exactly one document goes to stdout, whatever happens: what the code under observation prints goes to
+    stderr then, and wrong arguments are told in a document too.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     name = next((word for word in arguments if not word.startswith("-")), None)
-    module = load_command(name) if name in COMMANDS else None
-    parser = build_parser(module, name)
-    args = parser.parse_args(arguments)
-    if module is None:
-        parser.print_help()
-        return ExitCode.WRONG_USE
-    out = Output(str(name), as_json=args.json)
-    code = _run(module, args, out)
-    out.finish(int(code))
-    return int(code)
+    as_json = any(word == "--json" for word in arguments)
+    out = Output(name or "", as_json=as_json)
+    try:
+        module = load_command(name) if name in COMMANDS else None
+        parser = build_parser(module, name)
+        try:
+            args = parser.parse_args(arguments)
+        except _WrongArguments as error:
+            error.parser.print_usage(sys.stderr)
+            out.put("error", {"type": "WrongArguments", "message": str(error)})
+            _finish(out, ExitCode.WRONG_USE)
+            parser.exit(ExitCode.WRONG_USE, f"{error.parser.prog}: error: {error}\n")
+        if module is None:
+            parser.print_help()
+            return ExitCode.WRONG_USE
+        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+            code = _run(module, args, out)
+    except KeyboardInterrupt:
+        # Ctrl-C while Python still imports what the command needs.
+        code = _INTERRUPTED
+    return _finish(out, code)
+
+
+class _WrongArguments(Exception):
+    """Arguments the parser refuses; with the parser, whose usage is shown."""
+
+    def __init__(self, parser: argparse.ArgumentParser, message: str) -> None:
+        super().__init__(message)
+        self.parser = parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that leaves it to `main` how wrong arguments are told; a long option is given in full."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise _WrongArguments(self, message)
 
 
 def build_parser(module: ModuleType | None = None, name: str | None = None) -> argparse.ArgumentParser:
     """Return the argument parser, with the arguments of one sub-command filled in."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="workbench", description="Bring-up workbench for DeepSeek-V4.1-Flash on Trainium2.", epilog=epilog()
     )
     commands = parser.add_subparsers(metavar="COMMAND", dest="command")
@@ -65,13 +105,42 @@ def _run(module: ModuleType, args: argparse.Namespace, out: Output) -> int:
     try:
         return int(module.run(args, out))
     except (WorkbenchError, PortError) as error:
-        out.put("error", {"type": type(error).__name__, "message": str(error)})
-        out.progress(f"{type(error).__name__}: {error}")
-        return int(getattr(error, "exit_code", ExitCode.WRONG_USE))
+        return _failed(out, error, int(getattr(error, "exit_code", ExitCode.WRONG_USE)))
     except BrokenPipeError:
-        # The reader of our output went away (as in `workbench show ... | head`): nothing is left to tell it.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - kept until the interpreter ends
-        return int(ExitCode.OK)
+        return _reader_gone()
     except KeyboardInterrupt:
         out.progress("interrupted; what had been recorded is kept")
-        return 130
+        return _INTERRUPTED
+    except OSError as error:
+        # A folder that cannot be written, a full disk: the user's to mend, and the message names the file.
+        return _failed(out, error, ExitCode.WRONG_USE)
+    except (Exception, SystemExit) as error:
+        # Ours or the target's: never the status of a difference, and never a document that does not come.
+        out.progress(traceback.format_exc().rstrip())
+        return _failed(out, error, ExitCode.TARGET_CRASHED)
+
+
+def _failed(out: Output, error: BaseException, code: int) -> int:
+    kind = type(error).__name__.lstrip("_")
+    out.put("error", {"type": kind, "message": str(error)})
+    out.progress(f"{kind}: {error}")
+    return int(code)
+
+
+def _finish(out: Output, code: int) -> int:
+    try:
+        out.finish(int(code))
+    except BrokenPipeError:
+        _reader_gone()
+    except OSError as error:
+        _reader_gone()
+        return _failed(out, error, ExitCode.WRONG_USE)
+    return int(code)
+
+
+def _reader_gone() -> int:
+    # The reader of our output went away (as in `workbench show ... | head`): nothing is left to tell it. What is still
+    # buffered for it goes nowhere, so that the interpreter does not complain of it at its end.
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ is not None else 1)
+    return int(ExitCode.OK)

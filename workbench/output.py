@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Mapping
@@ -23,7 +24,8 @@ class Output:
     ) -> None:
         self.command = command
         self.as_json = as_json
-        self._stream = sys.stdout if stream is None else stream
+        # A process started without a stdout has None there.
+        self._stream = stream or sys.stdout or io.StringIO()
         self._errors = sys.stderr if errors is None else errors
         self._fields: dict[str, object] = {}
 
@@ -32,16 +34,24 @@ class Output:
         if self.as_json:
             self._fields[name] = view.to_dict()
         else:
-            self._stream.write(f"{view}\n")
+            self._write(str(view))
 
     def line(self, text: str = "") -> None:
         """Write one line of text; left out of JSON, so say nothing here that only text has."""
         if not self.as_json:
-            self._stream.write(text + "\n")
+            self._write(text)
 
     def put(self, name: str, value: object) -> None:
         """Put a JSON-able value (or dataclass) under `name`; not shown as text."""
         self._fields[name] = to_plain(value) if not isinstance(value, Mapping) else value
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text + "\n")
+        except UnicodeEncodeError:
+            # A terminal that knows fewer characters, or a path that is no text: shown escaped rather than not at all.
+            encoding = self._stream.encoding or "ascii"
+            self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
     def progress(self, text: str) -> None:
         """Tell what is going on, on the error stream."""
@@ -52,5 +62,6 @@ class Output:
         """Write the JSON document, when JSON was asked for."""
         if self.as_json:
             body = {"command": self.command, "schema": 1, "exit_code": exit_code, **self._fields}
-            self._stream.write(json.dumps(body, ensure_ascii=False, indent=1) + "\n")
+            # Plain ASCII without NaN: a document for every parser, in every locale, also where a path is no text.
+            self._stream.write(json.dumps(to_plain(body), allow_nan=False, indent=1) + "\n")
         self._stream.flush()

@@ -84,7 +84,7 @@ def load_file(file: Path) -> ModuleType:
     sys.modules[name] = body
     try:
         spec.loader.exec_module(body)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise TargetCrash(f"{file} cannot be run: {type(error).__name__}: {error}") from error
     return body
@@ -146,7 +146,7 @@ def _inputs(body: ModuleType, file: Path) -> tuple[tuple[object, ...], Mapping[s
 def _call(function: Callable[..., object], file: Path) -> object:
     try:
         return function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         name = getattr(function, "__name__", "the model")
         raise TargetCrash(f"{file}: {name}() raised {type(error).__name__}: {error}") from error
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
+import os
+import subprocess
+import sys
 from importlib import resources
 from pathlib import Path
 
@@ -15,6 +19,7 @@ from workbench.cli import _SUMMARY, main
 from workbench.commands import COMMANDS, load_command
 from workbench.exit_codes import MEANING
 from workbench.journal import Journal, JournalHeader
+from workbench.output import Output
 from workbench.plan import Plan
 
 _TINY = str(ROOT / "fixtures" / "tiny_v41")
@@ -119,6 +124,82 @@ def test_error_fits_the_schema(command: str, workplace: Path, capsys: pytest.Cap
     Draft202012Validator(schema_of(command)).validate(document)
     # A checkpoint that cannot be opened is an answer of `show`: the list of what is wrong with it.
     assert document["problems"] if command == "show" else document["error"]["message"]
+
+
+@_EACH
+def test_wrong_arguments_are_told_in_a_document_too(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--json", "--absent"])
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document["exit_code"] == 2
+    assert document["error"]["message"] in err
+    Draft202012Validator(schema_of(command)).validate(document)
+
+
+def test_what_the_target_prints_stays_out_of_the_document(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    noisy = _PROGRAM.replace("import torch\n", "import torch\n\nprint('noise')\n")
+    (workplace / "noisy.py").write_text(noisy, encoding="utf-8")
+    assert main(["run", "noisy.py", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["verdict"] == "observed"
+    assert "noise" in err
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "kind"),
+    [
+        (PermissionError(13, "Permission denied", "x"), 2, "PermissionError"),
+        (RuntimeError("boom"), 5, "RuntimeError"),
+        (SystemExit(0), 5, "SystemExit"),
+    ],
+)
+def test_what_nobody_expected_is_an_error_and_no_difference(
+    raised: BaseException, code: int, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> int:
+        raise raised
+
+    monkeypatch.setattr(load_command("show"), "run", fails)
+    document = answer("show", [_TINY], code, capsys)
+    assert document["error"]["type"] == kind
+    Draft202012Validator(schema_of("show")).validate(document)
+
+
+def test_a_document_needs_no_more_than_ascii(capsys: pytest.CaptureFixture[str]) -> None:
+    Output("show", as_json=True).finish(0)
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 0
+    written = io.StringIO()
+    out = Output("show", as_json=True, stream=written)
+    out.put("path", {"text": "\udcff \u00fc", "largest": float("nan")})
+    out.finish(0)
+    assert written.getvalue().isascii()
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    assert json.loads(written.getvalue(), parse_constant=refuse)["path"]["text"] == "\udcff \u00fc"
+
+
+def test_text_that_the_terminal_cannot_show_is_escaped() -> None:
+    kept = io.BytesIO()
+    stream = io.TextIOWrapper(kept, encoding="ascii")
+    out = Output("show", as_json=False, stream=stream)
+    out.line("w\u00f6rk \udcff")
+    out.finish(0)
+    assert kept.getvalue().split() == [b"w\\xf6rk", b"\\udcff"]
+
+
+@pytest.mark.parametrize(
+    ("shell", "code"), [("| head -c 1", 0), (">&-", 0), *([("> /dev/full", 2)] if os.path.exists("/dev/full") else [])]
+)
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_a_reader_that_is_gone_is_met_without_a_traceback(shell: str, code: int, form: str) -> None:
+    command = f'set -o pipefail; "$0" -m workbench show "$1" {form} {shell}'
+    ended = subprocess.run(["bash", "-c", command, sys.executable, _TINY], cwd=ROOT, capture_output=True, text=True)
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode == code
 
 
 def test_an_unknown_command_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
