@@ -37,6 +37,8 @@ _USAGE = re.compile(
     r"^usage: |unrecognized arguments|the following arguments are required|error: argument |invalid choice: ",
     re.MULTILINE,
 )
+_STATUS_PASS = re.compile(r"^Compiler status PASS", re.MULTILINE)
+_CODED_ERROR = re.compile(r"\[(?:INTERNAL_)?ERROR\].*\[(?:NCC_)?[A-Z]{2,6}\d{3}\]")
 _STATUS_ERROR = re.compile(r"^Compiler status (?:ERROR|FAIL)", re.MULTILINE)
 _NOISE = (
     (re.compile(r"\[(?:INTERNAL_)?ERROR\]|\[(?:NCC_)?[A-Z]+\d{3}\]"), ""),
@@ -59,7 +61,8 @@ def read_failure(report: ChildReport) -> tuple[Outcome, FailureSignature | None]
     if report.ended_because == "server died" or report.exit_status is None:
         return "skipped", None
     if report.exit_status == 0:
-        if _STATUS_ERROR.search(text):
+        # A wrapper may lose the status; a code on an error line then still tells, unless the compiler says it passed.
+        if _STATUS_ERROR.search(text) or (_CODED_ERROR.search(text) and not _STATUS_PASS.search(text)):
             return _failure("compile_error", text, code=error_code(text), stage=_pass_failed(text))
         return "ok", None
     ended_by = signal_name(report.exit_status) or _envelope_signal(text)
@@ -67,7 +70,7 @@ def read_failure(report: ChildReport) -> tuple[Outcome, FailureSignature | None]
         outcome: Outcome = "killed" if ended_by in ("SIGKILL", "SIGTERM") else "crash"
         return _failure(outcome, text, code=error_code(text), stage=_pass_failed(text), ended_by=ended_by)
     if report.exit_status in (126, 127) or (report.exit_status == 2 and _USAGE.search(text)):
-        return _failure("usage_error", text)
+        return _failure("usage_error", text, code=_usage_code(text))
     return _failure("compile_error", text, code=error_code(text), stage=_pass_failed(text))
 
 
@@ -129,6 +132,11 @@ def error_code(text: str) -> str | None:
         return next(group for group in found.groups() if group)
     exception = _last_exception(text)
     return None if exception is None else exception[0]
+
+
+def _usage_code(text: str) -> str | None:
+    found = _CODE.search(text)
+    return None if found is None else next(group for group in found.groups() if group)
 
 
 def signal_name(exit_status: int) -> str | None:

@@ -39,7 +39,7 @@ _OUTCOMES: dict[str, tuple[str, ...]] = {
     "killed": ("killed", "memory", "out_of_memory", "oom", "memory_limit"),
     "compile_error": ("compile_error", "failed", "fails", "error"),
     "usage_error": ("usage_error", "refused", "setup_error", "not_a_graph_failure"),
-    "not_reproduced": ("not_reproduced", "no_failure", "passes", "ok", "passed"),
+    "not_reproduced": ("not_reproduced", "no_failure", "passes", "ok", "passed", "did_not_reproduce"),
 }
 
 
@@ -151,6 +151,9 @@ def _compare(key: str, value: object, answers: _Answers) -> list[str]:
 
 
 def _same_set(wanted: object, came: object) -> bool:
+    if wanted is None:
+        return not came
+    wanted = [wanted] if isinstance(wanted, str) else wanted
     return isinstance(wanted, (list, tuple)) and Counter(map(str, wanted)) == Counter(cast("Sequence[str]", came))
 
 
@@ -218,6 +221,15 @@ _ANSWERED: dict[str, tuple[_Found, _Same]] = {
     "trials": (lambda answers: answers.sets_tried, _at_most),
     "max_trials": (lambda answers: answers.sets_tried, _at_most),
     "trials_at_most": (lambda answers: answers.sets_tried, _at_most),
+    "trials_max": (lambda answers: answers.sets_tried, _at_most),
+    "compiles_at_most": (lambda answers: answers.sets_tried, _at_most),
+    "max_compiles": (lambda answers: answers.sets_tried, _at_most),
+    "other_error_code": (_codes_of_others, _same_set),
+    "different_error_code": (_codes_of_others, _same_set),
+    "different_error_seen": (_codes_of_others, _same_set),
+    "minimal_ops": (lambda answers: answers.operations, _same_set),
+    "ops": (lambda answers: answers.operations, _same_set),
+    "size": (lambda answers: len(answers.operations), _equal),
     "failing_pass": (lambda answers: answers.to_json()["stage"], _equal),
     "stage": (lambda answers: answers.to_json()["stage"], _equal),
 }

@@ -18,7 +18,7 @@ from typing import cast
 from workbench.cases.base import CaseResult, read_expected
 from workbench.cases.checkpoint_deeds import deed_faults
 from workbench.cases.checkpoint_facts import CheckpointFacts
-from workbench.cases.checkpoint_keys import answer
+from workbench.cases.checkpoint_keys import answer, stated
 from workbench.cases.substance import agrees, same_words
 from workbench.errors import WorkbenchError
 from workbench.records.base import to_plain
@@ -69,8 +69,8 @@ def _compare(facts: CheckpointFacts, expected: Mapping[str, object]) -> tuple[li
             if facts.outcome not in outcomes_meant(str(wanted)):
                 differences.append(f"outcome: expected {wanted!r}; found {facts.outcome!r}")
             continue
-        ways = answer(facts, key)
-        if ways is None:
+        ways = answer(facts, key) or stated(facts, key)
+        if not ways:
             differences.append(f"{key}: expected {wanted!r}; found no fact of that name, so it is not answered")
             continue
         met = next((way for way in ways if agrees(wanted, way)), None)

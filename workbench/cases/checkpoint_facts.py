@@ -137,6 +137,8 @@ def problem_record(problem: Problem) -> dict[str, object]:
         "declared": problem.expected,
         "found": problem.found,
         "actual": problem.found,
+        "dtype": problem.found,
+        "shape": problem.found,
         "remedy": problem.remedy,
         "severity": problem.severity,
     }

@@ -6,6 +6,7 @@ word that no rule knows has no answer, and so has one that no rule fits whole.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 import torch
@@ -14,6 +15,22 @@ from port.checkpoint.headers import MAX_HEADER_BYTES
 from workbench.cases.checkpoint_facts import Answer, CheckpointFacts, unique
 
 _SHOWN_ELEMENTS = 4096
+_STEM_LETTERS = 5
+
+IN_OTHER_WORDS: dict[str, tuple[str, ...]] = {
+    "header_length": ("header too large or too long", "header length runs beyond the end of the file"),
+    "truncated_header": ("header cut short, truncated", "header length runs beyond the end of the file"),
+    "header_json": ("header is not valid JSON", "header of invalid, damaged JSON"),
+    "truncated": ("offsets run beyond the end of the file, out of range", "data offsets out of bounds"),
+    "offsets": ("offsets out of range, reversed or invalid",),
+    "overlap": ("overlapping offsets, overlapping tensors, data ranges that overlap",),
+    "hole": ("a hole, a gap between tensors that no tensor covers",),
+    "size_mismatch": ("shape and dtype do not match the byte range of the offsets",),
+    "name_prefix": ("two stored names become the same name when the prefix model. is removed",),
+    "unknown_dtype": ("an unknown, unsupported dtype",),
+    "duplicate_key": ("the same tensor name twice in one header, a duplicate key",),
+}
+"""What a kind of problem means, as others say it."""
 _FILLERS = frozenset(
     "for of in but the a and to per with after dequant before tensor folder list all 240 these at".split()  # noqa: SIM905
 )
@@ -29,6 +46,20 @@ def answer(facts: CheckpointFacts, key: str) -> Answer | None:
         if all(group & words for group in groups) and words <= known and (best is None or len(groups) > best[0]):
             best = len(groups), fact
     return None if best is None else best[1](facts)
+
+
+def stated(facts: CheckpointFacts, key: str) -> Answer:
+    """Return the statements about problems that a key without a rule speaks of: those with one of its words."""
+    stems = {word[:_STEM_LETTERS] for word in key.casefold().split("_") if word not in _FILLERS}
+    sides = {"expected": "expected", "declared": "expected", "found": "found", "actual": "found"}
+    side = next((sides[word] for word in key.casefold().split("_") if word in sides), None)
+    said: list[str] = []
+    for problem in facts.leading:
+        sentence = str(problem) if side is None else str(getattr(problem, side))
+        words = re.findall(r"[a-z]+", f"{problem.kind} {sentence}".casefold().replace("_", " "))
+        if stems & {word[:_STEM_LETTERS] for word in words}:
+            said.append(sentence)
+    return (*said, *([said] if len(said) > 1 else []))
 
 
 def _singular(word: str) -> str:
@@ -58,13 +89,17 @@ def _value_text_or_list(values: torch.Tensor) -> object:
 
 
 def _files_at_fault(facts: CheckpointFacts) -> Answer:
-    return (unique(problem.file for problem in facts.leading if problem.file),)
+    at_fault = unique(problem.file for problem in facts.leading if problem.file)
+    shards = sorted(facts.report.contents.shards)
+    return (at_fault,) if at_fault else (shards, len(shards))
 
 
 def _kinds(facts: CheckpointFacts) -> Answer:
     kinds = unique(problem.kind for problem in facts.leading)
     sentences = [str(problem) for problem in facts.leading]
-    return (kinds, [kind.replace("_", " ") for kind in kinds], sentences, "; ".join(sentences), *kinds, *sentences)
+    meant = [phrase for kind in kinds for phrase in IN_OTHER_WORDS.get(kind, ())]
+    plain = [kind.replace("_", " ") for kind in kinds]
+    return (kinds, plain, sentences, "; ".join(sentences), *kinds, *sentences, *meant)
 
 
 def _of_shards(attribute: str) -> Callable[[CheckpointFacts], Answer]:
@@ -99,6 +134,16 @@ def _others_ok(facts: CheckpointFacts) -> Answer:
     return (bool(others) and all(header.ok for header in others.values()), sorted(others))
 
 
+def _shards_found(facts: CheckpointFacts) -> Answer:
+    shards = sorted(facts.report.contents.shards)
+    return (len(shards), shards)
+
+
+def _shards_expected(facts: CheckpointFacts) -> Answer:
+    names = sorted({*facts.report.contents.shards, *facts.report.contents.missing_shards})
+    return (len(names), names)
+
+
 def _total_size(facts: CheckpointFacts) -> Answer:
     contents = facts.report.contents
     claimed = contents.index.total_size if contents.index is not None else None
@@ -114,7 +159,7 @@ def _duplicates(facts: CheckpointFacts) -> Answer:
         }
         for item in facts.report.contents.duplicates
     ]
-    return (records, [item.tensor for item in facts.report.contents.duplicates])
+    return (records, [item.tensor for item in facts.report.contents.duplicates], *facts.of_kind("name_prefix"))
 
 
 def _wrong_shard(facts: CheckpointFacts) -> Answer:
@@ -152,7 +197,12 @@ def _index(facts: CheckpointFacts) -> Answer:
     contents = facts.report.contents
     if contents.index is None:
         numbered = "numbered, complete" if not contents.missing_shards else "numbered, incomplete"
-        return (f"absent: shards found by their names (pattern *.safetensors, {numbered})", None)
+        found, wanted = len(contents.shards), len(contents.shards) + len(contents.missing_shards)
+        return (
+            f"absent: shards found by their names (pattern *.safetensors, {numbered})",
+            f"absent: the names say {wanted} shards, {found} are there",
+            None,
+        )
     return (contents.index.file, f"present: {contents.index.file}", f"used: {contents.index.file}, the authority")
 
 
@@ -273,8 +323,11 @@ def _sound(facts: CheckpointFacts) -> Answer:
 
 
 def _names(facts: CheckpointFacts) -> Answer:
+    """Return the tensors there are, and those at fault: of an overlap both, of a bad scale its weight."""
     names = list(facts.checkpoint.entries)
-    return (names, len(names))
+    at_fault = unique(problem.tensor for problem in facts.leading if problem.tensor)
+    lost = facts.lost_tensors
+    return (names, len(names), *([at_fault] if at_fault else []), *([lost] if lost else []))
 
 
 def _stored_names(facts: CheckpointFacts) -> Answer:
@@ -283,12 +336,61 @@ def _stored_names(facts: CheckpointFacts) -> Answer:
     return (renamed, list(renamed), "model." if renamed else None, bool(renamed), stored)
 
 
+def _by_tensor_or_weight(facts: CheckpointFacts, of_all: dict[str, object]) -> Answer:
+    """Return a value by tensor, and without the scales, which a case that speaks of its weights leaves out."""
+    scales = {pair.scale.name for pair in facts.quantized.values()}
+    return (*_by_tensor(of_all), *_single({name: value for name, value in of_all.items() if name not in scales}))
+
+
 def _dtypes(facts: CheckpointFacts) -> Answer:
-    return _by_tensor({name: entry.dtype for name, entry in facts.checkpoint.entries.items()})
+    dtypes: dict[str, object] = {name: entry.dtype for name, entry in facts.checkpoint.entries.items()}
+    return (*_by_tensor_or_weight(facts, dtypes), sorted({str(dtype) for dtype in dtypes.values()}))
 
 
 def _shapes(facts: CheckpointFacts) -> Answer:
-    return _by_tensor({name: list(entry.shape) for name, entry in facts.checkpoint.entries.items()})
+    return _by_tensor_or_weight(facts, {name: list(entry.shape) for name, entry in facts.checkpoint.entries.items()})
+
+
+def _scalars(facts: CheckpointFacts) -> Answer:
+    scalars = [name for name, entry in facts.checkpoint.entries.items() if not entry.shape]
+    return (scalars, len(scalars))
+
+
+def _quantized(facts: CheckpointFacts) -> Answer:
+    names = sorted(facts.quantized)
+    return (names, len(names), bool(names))
+
+
+def _pairs(facts: CheckpointFacts) -> Answer:
+    """Return the scale of every weight; where one does not fit, its name too."""
+    pairs: dict[str, object] = {name: pair.scale.name for name, pair in facts.quantized.items()}
+    bad = [problem.tensor for problem in facts.problems if problem.tensor and problem.kind.startswith("scale_")]
+    return (*_by_tensor(pairs), list(pairs.values()), *([bad] if bad else []))
+
+
+def _last_blocks(facts: CheckpointFacts) -> Answer:
+    """Return the rows and columns that the last tile of every weight really has."""
+    return _by_tensor(
+        {
+            name: [(size - 1) % step + 1 if size else 0 for size, step in zip(pair.shape, pair.block, strict=True)]
+            for name, pair in facts.quantized.items()
+        }
+    )
+
+
+def _scale_elsewhere(facts: CheckpointFacts) -> Answer:
+    scales = {problem.tensor for problem in facts.problems if problem.kind == "scale_in_other_shard"}
+    weights = [name for name, pair in facts.quantized.items() if pair.scale.name in scales]
+    return (weights, *facts.of_kind("scale_in_other_shard"))
+
+
+def _side_of_dtype(side: str) -> Callable[[CheckpointFacts], Answer]:
+    def fact(facts: CheckpointFacts) -> Answer:
+        kinds = ("wrong_dtype", "scale_dtype", "unknown_dtype")
+        sides = [str(getattr(problem, side)) for problem in facts.problems if problem.kind in kinds]
+        return (sides, *sides)
+
+    return fact
 
 
 def _element_shapes(facts: CheckpointFacts) -> Answer:
@@ -431,7 +533,7 @@ RULES: tuple[tuple[str, Callable[[CheckpointFacts], Answer]], ...] = (
     ("scale dtype found|actual", _side_of("scale_dtype", "found")),
     ("scale orphan|unused|stray", _kind("scale_without_weight")),
     ("scale without weight", _kind("scale_without_weight")),
-    ("scale other|another|different shard|file", _kind("scale_in_other_shard")),
+    ("scale other|another|different shard|file", _scale_elsewhere),
     ("ok|sound|readable|fine|loadable|good", _sound),
     ("tensor", _names),
     ("tensor name", _names),
@@ -446,6 +548,24 @@ RULES: tuple[tuple[str, Callable[[CheckpointFacts], Answer]], ...] = (
     ("nibble order|low|first", _nibbles),
     ("first row|value", _first_values),
     ("first row value", _first_values),
+    ("dequantized first row|value", _first_values),
+    ("dequantized first row value", _first_values),
+    ("shard|file found|present|there", _shards_found),
+    ("shard|file expected|needed|declared", _shards_expected),
+    ("data byte", lambda f: (*_of_shards("present_bytes")(f), *_of_shards("declared_bytes")(f))),
+    ("extra|unexpected|unlisted|unknown|surplus tensor", lambda f: (list(f.report.contents.unindexed),)),
+    ("scalar", _scalars),
+    ("scalar tensor", _scalars),
+    ("quantized", _quantized),
+    ("quantized weight|tensor", _quantized),
+    ("scale", _pairs),
+    ("scale name|tensor", _pairs),
+    ("pair", _pairs),
+    ("weight scale pair", _pairs),
+    ("last|edge|ragged|partial block|tile", _last_blocks),
+    ("last|edge|ragged|partial block|tile size|shape", _last_blocks),
+    ("dtype expected|needed", _side_of_dtype("expected")),
+    ("dtype found|actual", _side_of_dtype("found")),
     ("tile|block grid|count", _tile_grid),
     ("empty|zero tensor|size|sized", _empty_tensors),
     ("empty|zero file|shard", _kind("empty_file")),

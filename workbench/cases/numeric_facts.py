@@ -207,6 +207,23 @@ class NumericFacts:
         """Return how many elements differ at all."""
         return sum(int(_differs(one, two).sum()) for one, two in self._outputs if one.shape == two.shape)
 
+    def flipped_indices(self) -> list[int]:
+        """Return the rows of the first output whose choice differs."""
+        one, two = self._outputs[0]
+        return [row for row, flipped in enumerate(_choice_differs(one, two).tolist()) if flipped]
+
+    def is_reordered(self) -> bool:
+        """Return whether every output holds the same values on both sides, in whatever order."""
+        return all(
+            torch.equal(as_float64(one).flatten().sort().values, as_float64(two).flatten().sort().values)
+            for one, two in self._outputs
+        )
+
+    def ratio(self) -> list[object]:
+        """Return the one factor between candidate and reference, nothing where there is none."""
+        factors = [_factor(one, two) for one, two in self._outputs if one.shape == two.shape]
+        return [factors[0]] if factors and all(factor == factors[0] for factor in factors) else []
+
     def graph_breaks(self) -> int:
         """Return the break sites of the function both sides run, or of the reference."""
         from workbench.probes.graphs import find_graph_breaks
@@ -285,6 +302,17 @@ def _differs(one: Tensor, two: Tensor) -> Tensor:
     return ((left != right) & ~(left.isnan() & right.isnan())).reshape(one.shape)
 
 
+def _factor(one: Tensor, two: Tensor) -> float | None:
+    """Return the factor that takes one side to the other, to 1e-3 of each element; None where there is none."""
+    reference, candidate = as_float64(one).flatten(), as_float64(two).flatten()
+    there = reference != 0
+    if not bool(there.any()) or bool((candidate[~there] != 0).any()):
+        return None
+    factors = candidate[there] / reference[there]
+    middle = factors.median()
+    return middle.item() if bool(((factors - middle).abs() <= 1e-3 * middle.abs()).all()) else None
+
+
 def _first(one: Tensor, two: Tensor) -> list[int] | None:
     places = _differs(one, two).nonzero()
     return places[0].tolist() if len(places) else None
@@ -326,7 +354,10 @@ _PAIR_FACTS: tuple[tuple[str, _Answer], ...] = (
         r"(topk_|top_k_|same_|equal_)?sets?(_equal|_same)?(_rows)?",
         lambda f, _: [_rows(f._outputs[0][0]) - f.flipped_rows],
     ),
-    (r"(differing|different|mismatch\w*)_(elements|values|count)|mismatches", lambda f, _: [f.differing()]),
+    (r"(differing|different|wrong|bad|mismatch\w*)_(elements|values|count)|mismatches", lambda f, _: [f.differing()]),
+    (r"(flipped|changed|different|differing)_row(_indices|s_indices|_index)", lambda f, _: [f.flipped_indices()]),
+    (r"(same|sorted)_(values|multiset|equal)(_(sorted|after_sort))?", lambda f, _: [f.is_reordered()]),
+    (r"(scale_)?(ratio|factor)", lambda f, _: f.ratio()),
     (r"(argmax_)?(flipped|different|changed)(_rows|_tokens)?|flips", lambda f, _: [f.flipped_rows]),
     (r"max_(\w+?)_steps(_at_large_values)", lambda f, m: f.steps(m[1], 16.0) if m[1] in _FORMATS else []),
     (r"max_(\w+?)_(steps|ulps?)", lambda f, m: f.steps(m[1], 0.0) if m[1] in _FORMATS else []),

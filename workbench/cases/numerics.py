@@ -42,7 +42,9 @@ def run_case(folder: Path) -> CaseResult:
             continue
         met = next((way for way in ways if _agrees(wanted, way)), None)
         answers[key] = to_plain(ways[0] if met is None else met)
-        if met is None and not any(way is None and wanted is None for way in ways):
+        # JSON has no NaN: a figure that is not a number is null there.
+        undefined = wanted is None and any(way is None or way != way for way in ways)
+        if met is None and not undefined:
             differences.append(f"{key}: expected {wanted!r}; found {ways[0]!r}")
     differences += _forbidden(facts, [str(saying) for saying in cast("list[object]", body.get("must_not", []))])
     return CaseResult(
@@ -91,6 +93,11 @@ _CLAIMS: tuple[tuple[str, Callable[[NumericFacts], bool]], ...] = (
         lambda facts: not facts.agrees,
     ),
     (r"\bflip|\btie\b|\bdifferent experts\b", lambda facts: facts.flipped_rows > 0),
+    (
+        r"\b(?:scale error|wrong scale|scaled by|factor (?:of )?\d)",
+        lambda facts: not facts.agrees and facts.ratio() not in ([], [None], [1.0]),
+    ),
+    (r"\bpermut|\banother order\b|\breorder|\bshuffled\b", lambda facts: not facts.agrees and facts.is_reordered()),
     (r"\bnan\b|\binf\b|\binfinit", lambda facts: facts.nonfinite),
 )
 """What a verdict claims when these words stand in it, and whether we found the same."""

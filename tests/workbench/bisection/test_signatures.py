@@ -133,3 +133,16 @@ def test_a_trial_that_was_not_seen_to_its_end_is_not_judged() -> None:
 
 def test_terminal_escapes_do_not_hide_a_code() -> None:
     assert signature("\x1b[31m[ERROR]\x1b[0m \x1b[1m[NCC_EVRF004]\x1b[0m complex").code == "NCC_EVRF004"
+
+
+def test_a_code_on_an_error_line_outweighs_a_status_of_zero_but_not_a_pass() -> None:
+    line = "[INTERNAL_ERROR] [NCC_ITEN404] Internal tensorizer error"
+    assert read_failure(report(line, 0))[0] == "compile_error"
+    assert signature(line, 0).code == "NCC_ITEN404"
+    assert read_failure(report(f"{line}\nCompiler status PASS", 0))[0] == "ok"
+    assert read_failure(report("[ERROR] [DagPart] routine chatter", 0))[0] == "ok"
+
+
+def test_a_refused_command_line_keeps_its_code() -> None:
+    found = signature("usage: neuronx-cc [-h]\n[ERROR] [NCC_EARG001] Unsupported --lnc", 2)
+    assert (found.outcome, found.code) == ("usage_error", "NCC_EARG001")

@@ -87,6 +87,11 @@ def test_other_kinds_are_answered(tmp_path: Path, body: str, expected: dict) -> 
     assert (result.status, result.differences) == ("passed", ())
 
 
+def test_no_operation_may_be_given_as_null_or_as_none_at_all(tmp_path: Path) -> None:
+    result = case(tmp_path, "", {"verdict": "did not reproduce", "minimal": None, "different_error_seen": []})
+    assert result.differences == ()
+
+
 def test_a_wrong_expectation_fails_with_both_values(tmp_path: Path) -> None:
     expected = {"minimal": ["dot"], "error_code": "NCC_EVRF029", "exit_status": 1, "flaky": True, "colour": "red"}
     result = case(tmp_path, "if 'sort' in ops: fail('NCC_ITIN902')", expected, ops=("sort", "dot"))

@@ -52,6 +52,45 @@ index({"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safet
         {"outcome": "refuse", "problem": "truncated_header", "header_length": 200},
         [],
     ),
+    "overlap in other words": (
+        """
+header("model.safetensors", {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
+    "b": {"dtype": "F32", "shape": [4], "data_offsets": [8, 24]}}, bytes(24))
+""",
+        {"problem": "overlapping offsets", "tensors": ["a", "b"], "overlapping_bytes": 8},
+        [],
+    ),
+    "shards that the names promise": (
+        """
+shard("model-00001-of-00003.safetensors", [("a", "F32", [2], bytes(8))])
+shard("model-00003-of-00003.safetensors", [("c", "F32", [2], bytes(8))])
+""",
+        {"shards_found": 2, "shards_expected": 3, "index": "absent: the file names say 3 shards, 2 are there"},
+        [],
+    ),
+    "an odd name, a scalar and no scale at all": (
+        'shard("final (1).safetensors", [("a", "BF16", [], bytes(2)), ("b", "F32", [0, 3], b"")])',
+        {"files": ["final (1).safetensors"], "scalar": ["a"], "quantized": False, "dtypes": ["BF16", "F32"]},
+        [],
+    ),
+    "pairs, and tiles that do not divide": (
+        """
+shard("model.safetensors", [("w.weight", "F8_E4M3", [200, 130], b"\\x38" * 26000),
+    ("w.scale", "F8_E8M0", [2, 2], bytes([127] * 4))])
+""",
+        {"last_block": [72, 2], "scale_name": "w.scale", "pairs": {"w.weight": "w.scale"}, "stored_shape": [200, 130]},
+        [],
+    ),
+    "a header that is no JSON": (
+        'open(os.path.join(out, "m.safetensors"), "wb").write(struct.pack("<Q", 8) + b"{oops}  ")',
+        {"outcome": "refuse", "problem": "header is not valid JSON"},
+        [],
+    ),
+    "both spellings of a name": (
+        'shard("m.safetensors", [("model.a", "F32", [1], bytes(4)), ("a", "F32", [1], bytes(4))])',
+        {"outcome": "refuse", "duplicates": ["a"], "reason": "two stored names become the same name"},
+        [],
+    ),
     "overlap": (
         """
 header("model.safetensors", {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]},
@@ -165,6 +204,12 @@ def test_every_kind_of_damage_is_answered(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", ["01", "03", "04", "07", "09", "11", "13", "15"])
 def test_handed_cases_pass(number: str) -> None:
     assert run_case(shared_path("cases", f"CK-{number}")).differences == ()
+
+
+def test_a_number_that_no_statement_states_fails_the_case(tmp_path: Path) -> None:
+    program, expected, _ = KINDS["overlap in other words"]
+    result = run_case(_case(tmp_path, program, {**expected, "overlapping_bytes": 12}, []))
+    assert [line.split(":")[0] for line in result.differences] == ["overlapping_bytes"]
 
 
 def test_a_key_nobody_knows_fails_the_case(tmp_path: Path) -> None:

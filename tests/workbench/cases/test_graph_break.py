@@ -140,6 +140,21 @@ def test_a_case_that_calls_a_method_has_no_break(folder):
     assert _run(folder, expected).status == "passed"
 
 
+def test_a_line_of_a_library_is_answered_with_the_users_line_that_led_there(tmp_path):
+    program = _PROGRAM.replace("peak = row.max().item()", "peak = copy.deepcopy(row).sum()")
+    (tmp_path / "model.py").write_text(program.replace("import torch", "import copy\nimport torch", 1))
+    site = {"file": "copy.py", "line": 153, "torch_reason": "Attempted to copy.deepcopy a tensor", "log_records": 9}
+    expected = {
+        "id": "GB-96",
+        "class": "graph_break",
+        "entry": _EXPECTED["entry"],
+        "tool_must_report": {"break_sites": [site], "distinct_sites": 1, "no_break": False},
+    }
+    assert _run(tmp_path, expected).differences == ()
+    site["torch_reason"] = "attempted to trace numpy function"
+    assert _run(tmp_path, expected).differences[0].startswith("copy.py:153: expected a break")
+
+
 def test_a_case_without_anything_to_compare_with_fails(folder):
     result = _run(folder, {"id": "GB-97", "class": "graph_break"})
     assert result.differences == ("tool_must_report: expected an object, found nothing to compare with",)
