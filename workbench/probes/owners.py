@@ -8,6 +8,7 @@ were made, and that number is what the two are matched by.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import sys
 import threading
@@ -106,8 +107,12 @@ class Owners:
         """Return the path of the innermost module one of whose methods is running, called directly or not."""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
-            if frame.f_code.co_varnames[:1] == ("self",):
-                path = self._names.get(id(frame.f_locals.get("self")))
+            if frame.f_code.co_varnames[:1] == ("self",) and frame.f_code.co_flags & inspect.CO_NEWLOCALS:
+                local_values = frame.f_locals
+                path = self._names.get(id(local_values.get("self")))
+                if type(local_values) is dict:
+                    # Before Python 3.13 this is a copy the frame keeps: it would hold tensors the code let go of.
+                    local_values.clear()
                 if path is not None:
                     return path
             frame = frame.f_back

@@ -423,3 +423,28 @@ def test_a_stored_weight_is_dequantised_one_piece_at_a_time() -> None:
     found = record_memory(product, (torch.ones(16, columns),), allocator=False)
     # One piece in float32, and beside it only the products and the scales.
     assert elements * 4 <= found.peak.peak_bytes_above_baseline < elements * 4 * 1.6
+
+
+def test_looking_for_the_owner_keeps_nothing_alive() -> None:
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner()
+
+        def work(self, x: torch.Tensor) -> torch.Tensor:
+            large = x + 1
+            small = large[:1] + 1
+            del large
+            return self.inner(small)
+
+    model = Whole()
+    found = record_memory(lambda x: model.work(x), (torch.ones(8),), module=model, allocator=False)
+    made = [one for one in found.allocations if one.born]
+    assert [one.owner for one in made] == ["", "", "inner"]
+    large, _, last = made
+    assert large.died is not None
+    assert large.died < last.born
