@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MethodType
 
 import torch
@@ -55,7 +56,7 @@ def copy_call(
     does change: the caller keeps the number of calls low.
 
     Args:
-        target: a module, a bound method, or any callable.
+        target: a module, a bound method, a `functools.partial` that holds one, or any callable.
         args: positional arguments.
         kwargs: keyword arguments.
         module: root of the module paths; None for the target itself or the owner of the bound method.
@@ -68,7 +69,7 @@ def copy_call(
     if root is not None:
         memo.update((id(one), _shared(one) if own_gradients else one) for one in root.parameters())
     copied_root = _copy(root, memo)
-    copied_target = _copy(target, memo) if isinstance(target, (nn.Module, MethodType)) else target
+    copied_target = _copy(target, memo) if isinstance(target, (nn.Module, MethodType, partial)) else target
     names: dict[int, str] = {}
     if isinstance(copied_root, nn.Module):
         names = {id(child): name for name, child in copied_root.named_modules()}

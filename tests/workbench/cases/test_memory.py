@@ -166,3 +166,18 @@ def test_names_are_brought_together_in_substance() -> None:
     assert dtype_named("bf16") == "bfloat16"
     assert dtype_named("torch.float8_e4m3fn") == "float8_e4m3fn"
     assert dtype_named("scores") is None
+
+
+def test_the_allocator_sees_a_backward_that_starts_without_gradients_like_the_first(tmp_path) -> None:
+    (tmp_path / "model.py").write_text(
+        "import torch\nfrom torch import nn\n\n\nclass M(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.fc = nn.Linear(64, 64)\n\n"
+        "    def forward(self, x):\n        return self.fc(x).relu().sum()\n\n\n"
+        "def build_model():\n    return M()\n\n\ndef example_inputs():\n    return (torch.ones(64, 64),)\n"
+    )
+    entry = {"build": "build_model()", "inputs": "example_inputs()", "call": "model(*example_inputs()).backward()"}
+    body = {"id": "MEM-91", "class": "memory", "entry": {**entry, "grad": True}}
+    # Kept are the gradients of the weight and the bias.
+    body["expected"] = {"live_bytes_at_end": 16640, "live_bytes_at_end_allocator_level": 16640}
+    (tmp_path / "expected.json").write_text(json.dumps(body))
+    assert run_case(tmp_path).differences == ()
