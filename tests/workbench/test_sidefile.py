@@ -1,4 +1,4 @@
-"""The side file: any safetensors reader opens it, a capture costs the same however many there are, a cut is survived."""
+"""The side file: any safetensors reader opens it, a capture costs the same after many others, a cut is survived."""
 
 import struct
 from pathlib import Path
