@@ -256,7 +256,7 @@ class Session:
     def first_divergence(self, error: ErrorKind = "accumulated") -> Divergence:
         """Find the first step at which the sides differ, by halving, and stop the run there.
 
-        Both sides are run to the end once; what the steps handed on is then compared at about log2(steps) places, and
+        Both sides are run to the end once; what the steps showed is then compared at about log2(steps) places, and
         at all of them only where the ends agree. The cursor is left after the step found, where it can be looked at;
         without one, at the end.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from workbench.captures import summarize
 from workbench.compare.search import first_difference
-from workbench.compare.steps import compare_step, is_choice
+from workbench.compare.steps import compare_step
 from workbench.compare.tolerances import ErrorKind
 from workbench.errors import StepError, TargetCrash
 from workbench.journal import Journal
@@ -125,6 +125,12 @@ class Stepping:
     def first_divergence(self, error: ErrorKind) -> Divergence:
         """Find the first step at which the sides differ; see `Session.first_divergence`."""
         candidate = self.expect_candidate("first_divergence")
+        dry = [name for name, side in (("reference", self.reference), ("candidate", candidate)) if not side.has_numbers]
+        if dry:
+            raise StepError(
+                f"first_divergence: expected two sides with numbers, found a dry {' and '.join(dry)}: there is nothing "
+                "to compare but shapes, which session.run() does."
+            )
         seen = self._outputs_of_all()
         steps = len(self.points)
         scanned: list[int] = []
@@ -263,7 +269,7 @@ class Stepping:
         return _Rules(rules=self._tolerances, precision=coarsest)
 
     def _outputs_of_all(self) -> list[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]]:
-        """Run both sides from the start to the end and return what each step handed on, side by side."""
+        """Run both sides from the start to the end and return what each step showed, side by side."""
         candidate = self.expect_candidate("first_divergence")
         for side in self.both():
             # At the start there is nothing to take back, and edits of what is still to come shall stay.
@@ -278,7 +284,7 @@ class Stepping:
             with self._failures("candidate", point, stamp):
                 found = candidate.advance()
             self.last = {"reference": reference, "candidate": found}
-            seen.append((handed_on(reference), handed_on(found)))
+            seen.append((reference.tensors, found.tensors))
             if self._progress is not None and self._clock() - told > _TELL_EVERY_S:
                 told = self._clock()
                 self._progress(place_text(self.points, point.index))
@@ -311,13 +317,6 @@ class _Rules(TypedDict):
 
 class _StepFailed(TargetCrash):
     """A step failed and has been recorded."""
-
-
-def handed_on(observed: Observed) -> dict[str, Tensor]:
-    """Return what a step hands on, and the choices it made: enough to tell where two runs part."""
-    return {
-        name: tensor for name, tensor in observed.tensors.items() if name in observed.outputs or is_choice(name, tensor)
-    }
 
 
 def _differs(records: Sequence[Record]) -> bool:

@@ -12,6 +12,7 @@ from port.checkpoint.problems import Problem, Severity, errors_in
 from port.config import ModelConfig
 from port.errors import ConfigError
 from workbench.checkpoint_tables import inventory_table, problem_lines, schedule_table
+from workbench.errors import PlanError
 from workbench.exit_codes import ExitCode
 from workbench.output import Output
 from workbench.units import bytes_text, count_text
@@ -45,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> ExitCode:
     """Show the checkpoint; 0 when nothing is wrong, 1 with errors in single tensors, 2 when it cannot be opened."""
+    if not Path(args.checkpoint).is_dir():
+        found = "a file" if Path(args.checkpoint).exists() else "nothing"
+        raise PlanError(f"show: expected the folder of a checkpoint, found {found} at {args.checkpoint}.")
     report = inspect_checkpoint(args.checkpoint)
     config, problems = _config_and_problems(report)
     checkpoint = report.checkpoint

@@ -88,16 +88,11 @@ class ErrorPlot:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("step")
         axes.set_ylabel(f"relative L2 error (0 drawn at {_FLOOR:g})")
-        wrong = [row for row in self.rows if row.isolated_differs or row.verdict in ("differ", "flipped", "failed")]
-        for row in wrong[:1]:
-            height = max(row.accumulated or 0.0, _FLOOR)
-            axes.annotate(
-                f"first: {row.module}",
-                (row.step, height),
-                xytext=(0, 12),
-                textcoords="offset points",
-                arrowprops={"arrowstyle": "->"},
-            )
+        first = next((row for row in self.rows if row.verdict in ("differ", "flipped", "failed")), None)
+        if first is not None:
+            axes.axvline(first.step, color=PALETTE[7], linestyle=":", linewidth=1)
+            what = "flipped choice" if first.verdict == "flipped" else "out of tolerance"
+            axes.set_title(f"first {what}, accumulated: {first.module} (step {first.step})", loc="left", fontsize=10)
         if self.rows:
             axes.legend()
         else:

@@ -33,7 +33,7 @@ class StepRow:
         worst: name of the tensor with the largest accumulated error.
         verdict: of the accumulated comparison, as `StepResult.verdict`.
         isolated_differs: whether a tensor of the isolated run is out of tolerance.
-        flips: rows whose discrete choice flipped, accumulated.
+        flips_by_choice: rows that flipped, accumulated, by the name of the choice.
         reference_s, candidate_s: seconds, None for a side that did not run.
         weight_bytes: read for this step on both sides.
     """
@@ -47,16 +47,21 @@ class StepRow:
     worst: str = ""
     verdict: str = "observed"
     isolated_differs: bool = False
-    flips: int = 0
+    flips_by_choice: dict[str, int] = field(default_factory=dict[str, int])
     reference_s: float | None = None
     candidate_s: float | None = None
     weight_bytes: int = 0
     compared: int = field(default=0, repr=False)
     incomparable: int = field(default=0, repr=False)
 
+    @property
+    def flips(self) -> int:
+        """Rows whose discrete choice flipped, over all choices of the step."""
+        return sum(self.flips_by_choice.values())
+
 
 def step_rows(records: Iterable[Record]) -> list[StepRow]:
-    """Return one row per step, in order of the last time each was run."""
+    """Return one row per step, in the order of the program; a step that was run again shows its newest run."""
     rows: dict[int, StepRow] = {}
     for record in records:
         step = record.stamp.step
@@ -78,7 +83,7 @@ def step_rows(records: Iterable[Record]) -> list[StepRow]:
         elif isinstance(record, (TensorDiff, DiscreteFlip, StepFailure)):
             row = rows.setdefault(step, StepRow(step=step, module=record.stamp.module, phase=record.stamp.phase))
             _take(row, record)
-    return [_judged(row) for row in rows.values()]
+    return [_judged(rows[step]) for step in sorted(rows)]
 
 
 def step_table(journal: Journal, *, differing: bool = False) -> TableView:
@@ -112,7 +117,10 @@ def step_table(journal: Journal, *, differing: bool = False) -> TableView:
     flipped = sum(row.verdict == "flipped" for row in rows)
     note = f"{count_text(len(rows), 'step')}, {wrong} out of tolerance, {flipped} with flips alone"
     if any(row.accumulated is not None for row in rows):
-        note += "; errors are relative L2, the largest tensor of the step; ! isolated error out of tolerance"
+        note += (
+            "; errors are relative L2, the largest tensor of the step; the verdict is of the accumulated one; "
+            "! isolated error out of its own, tighter tolerance"
+        )
     return TableView(
         title="Steps",
         header=header,
@@ -187,7 +195,9 @@ def _take(row: StepRow, record: TensorDiff | DiscreteFlip | StepFailure) -> None
         row.verdict = "failed"
     elif isinstance(record, DiscreteFlip):
         row.compared += record.error == "accumulated"
-        row.flips += record.flipped_rows if record.error == "accumulated" else 0
+        if record.error == "accumulated":
+            # By name, since a search may compare a step once more.
+            row.flips_by_choice[record.name] = record.flipped_rows
     elif record.error == "isolated":
         row.isolated = _larger(row.isolated, record.rel_l2)
         row.isolated_differs |= record.verdict == "differ"

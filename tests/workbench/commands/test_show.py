@@ -82,6 +82,6 @@ def test_a_configuration_that_cannot_be_used_is_an_error(capsys: pytest.CaptureF
 
 
 def test_a_folder_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, text = run_text(capsys, "show", str(tmp_path / "gone"))
+    code, document = run_json(capsys, "show", str(tmp_path / "gone"))
     assert code == 2
-    assert "no such folder" in text
+    assert document["error"]["message"].startswith("show: expected the folder of a checkpoint, found nothing at ")
