@@ -100,12 +100,32 @@ def _checks(
             golden = {key[len(name) + 1 :]: data.get_tensor(key) for key in known if key.startswith(name + ".")}
             if "logits" not in golden:
                 raise PortError(f"verify: {data_path}: expected `{name}.logits` as golden.json says; it is missing.")
+            _expect_same_model(text_model, name, token_ids, golden, data_path)
             run = _run(text_model, token_ids, golden)
             yield from _fp32_checks(name, golden, run) if mode == "fp32" else _loose_checks(name, golden, run, mode)
             if trace_path.is_file():
                 yield from traced_checks(text_model, name, token_ids, trace_path, mode)
             if progress is not None:
                 progress(done, len(prompts), name)
+
+
+def _expect_same_model(
+    text_model: TextModel, name: str, token_ids: list[int], golden: Mapping[str, Tensor], data_path: Path
+) -> None:
+    """Refuse golden data of a model of other sizes: nothing in it can be compared."""
+    config, problems = text_model.config, []
+    expected = (len(token_ids), config.vocab_size)
+    if tuple(golden["logits"].shape) != expected:
+        problems.append(f"logits {list(expected)}, found {list(golden['logits'].shape)}")
+    if token_ids and not 0 <= min(token_ids) <= max(token_ids) < config.vocab_size:
+        problems.append(f"token ids from 0 to {config.vocab_size - 1}, found {min(token_ids)} to {max(token_ids)}")
+    layers = config.num_hidden_layers
+    if "router_ids" in golden and golden["router_ids"].shape[0] != layers:
+        problems.append(f"router ids of {layers} layers, found {golden['router_ids'].shape[0]}")
+    if problems:
+        raise PortError(
+            f"verify: {data_path}: {name}: expected {'; '.join(problems)}. Is this the golden data of this checkpoint?"
+        )
 
 
 @torch.inference_mode()

@@ -75,7 +75,8 @@ def tensor_text(tensor: Tensor) -> str:
 
 def on_host(tensor: Tensor) -> Tensor:
     """Return a detached copy or view on the CPU, dense and row-major."""
-    return tensor.detach().to("cpu").contiguous()
+    host = tensor.detach().to("cpu")
+    return (host if host.layout is torch.strided else host.to_dense()).contiguous()
 
 
 def as_float64(tensor: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from workbench.compilers.names import known_backend
 from workbench.devices.base import Device
 from workbench.devices.names import open_device
 from workbench.errors import PlanError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from port.checkpoint.index import Checkpoint
     from port.model.transformer import Transformer
     from port.runtime.text_model import TextModel
+    from workbench.subjects.module_side import ModuleSide
     from workbench.subjects.text_side import TextSide
 
 MODELS: tuple[str, ...] = ("deepseek_v41", "module")
@@ -74,6 +76,9 @@ def open_sides(plan: Plan, target: Target | None = None) -> OpenedSides:
         PlanError: a plan that cannot be carried out, with every problem found.
         DeviceError: a placement this machine cannot offer.
     """
+    for placement in (plan.reference, plan.candidate):
+        if placement is not None and placement.compile is not None:
+            known_backend(placement.compile)
     if plan.model == "deepseek_v41":
         return _open_text(plan)
     if plan.model == "module":
@@ -199,18 +204,21 @@ def _text_side(
 def _open_module(plan: Plan, target: Target | None) -> OpenedSides:
     import torch
 
-    from workbench.subjects.module_side import ModuleSide
+    from workbench.subjects.module_side import ModuleSide, owner_module
 
     fingerprint = ""
     if target is None:
         if plan.source is None:
             raise PlanError("plan.source: expected a Python file with build_model() and example_inputs(), found None.")
-        program = load_program(plan.source)
+        # Weights a file draws without a seed of its own are the same in every run, or no replay would find the same.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(plan.inputs.seed)
+            program = load_program(plan.source)
         target = Target(reference=program.target, args=program.args, kwargs=program.kwargs)
         fingerprint = hashlib.sha256(source_file(plan.source).read_bytes()).hexdigest()
     dtypes = {"fp32": None, "bf16": torch.bfloat16}
 
-    def side(placement: Placement, function: Callable[..., object]) -> ModuleSide:
+    def side(placement: Placement, function: Callable[..., object], *, shared: bool = False) -> ModuleSide:
         if placement.profile not in dtypes:
             raise PlanError(
                 f"placement.profile: expected fp32 (as it is) or bf16 (converted) for a module, "
@@ -225,13 +233,16 @@ def _open_module(plan: Plan, target: Target | None) -> OpenedSides:
             dtype=dtypes[placement.profile],
             backend=placement.compile,
             fullgraph=placement.fullgraph,
+            shared=shared,
         )
 
     reference = side(plan.reference, target.reference)
     candidate = None
     placement = plan.candidate or (plan.reference if target.candidate is not None else None)
     if placement is not None:
-        candidate = side(placement, target.candidate or target.reference)
+        second = target.candidate or target.reference
+        same = owner_module(second) is owner_module(target.reference)
+        candidate = side(placement, second, shared=same)
         _expect_same_program(reference, candidate)
     return OpenedSides(
         reference=cast("Side", reference), candidate=cast("Side | None", candidate), fingerprint=fingerprint
@@ -244,13 +255,21 @@ def source_file(spec: str) -> Path:
     return Path(file if colon and file.endswith(".py") else spec)
 
 
-def _expect_same_program(reference: Side, candidate: Side) -> None:
+def _expect_same_program(reference: ModuleSide, candidate: ModuleSide) -> None:
+    """Refuse sides that run different modules; a side that raises runs those before it raises, and is stepped there."""
     ours = [(point.module, point.call) for point in reference.points]
     theirs = [(point.module, point.call) for point in candidate.points]
-    if ours != theirs:
+    raising = [side for side in (reference, candidate) if side.failure is not None]
+    until = min((len(side.points) - 1 for side in raising), default=None)
+    if ours[:until] != theirs[:until] or (until is None and len(ours) != len(theirs)):
         first = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), -1)
         place = f"step {first}: {ours[first][0]!r} and {theirs[first][0]!r}" if first >= 0 else "one is longer"
+        failed = "".join(
+            f" On the {name} side {side.failure}."
+            for name, side in (("reference", reference), ("candidate", candidate))
+            if side.failure is not None
+        )
         raise PlanError(
-            f"the two sides run different modules ({len(ours)} and {len(theirs)} steps; {place}). "
+            f"the two sides run different modules ({len(ours)} and {len(theirs)} steps; {place}).{failed} "
             "Compare them as plain callables: hand over functions instead of modules."
         )

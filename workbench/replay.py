@@ -180,11 +180,14 @@ def _again(
     rel: float,
     clock: Callable[[], float],
 ) -> ReplayedAction:
+    from port.errors import PortError
+
     began, first = clock(), len(session.journal.entries)
     try:
         session.reissue(action, recorded)
         error = None
-    except WorkbenchError as problem:
+    except (WorkbenchError, PortError, OSError, ValueError, TypeError) as problem:
+        # What an action raises belongs to its findings; the actions after it are asked all the same.
         error = f"{type(problem).__name__}: {problem}"
     found_now = [entry for entry in session.journal.entries[first:] if isinstance(entry, Record)]
     then, now = [record.finding() for record in found_then], [record.finding() for record in found_now]

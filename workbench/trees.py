@@ -11,6 +11,7 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 def named_tensors(value: object, name: str) -> dict[str, Tensor]:
@@ -38,6 +39,9 @@ def clone_tensor(tensor: Tensor) -> Tensor:
     source = tensor.detach()
     if source.layout is not torch.strided or source.is_contiguous() or source.is_meta:
         return source.clone()
+    if isinstance(source, FakeTensor):
+        # Its device exists inside the tensor's own mode alone, and there are no gaps to keep.
+        return source.new_empty_strided(source.shape, source.stride())
     storage = source.untyped_storage().clone()
     copy = torch.empty(0, dtype=source.dtype, device=source.device)
     return copy.set_(storage, source.storage_offset(), source.shape, source.stride())

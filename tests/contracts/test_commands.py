@@ -122,8 +122,7 @@ def test_error_fits_the_schema(command: str, workplace: Path, capsys: pytest.Cap
     _, _, arguments, code = CALLS[command]
     document = answer(command, arguments, code, capsys)
     Draft202012Validator(schema_of(command)).validate(document)
-    # A checkpoint that cannot be opened is an answer of `show`: the list of what is wrong with it.
-    assert document["problems"] if command == "show" else document["error"]["message"]
+    assert document["error"]["message"]
 
 
 @_EACH
@@ -136,6 +135,16 @@ def test_wrong_arguments_are_told_in_a_document_too(command: str, capsys: pytest
     assert document["exit_code"] == 2
     assert document["error"]["message"] in err
     Draft202012Validator(schema_of(command)).validate(document)
+
+
+@pytest.mark.parametrize("command", ["run", "memory", "breaks", "bisect"])
+def test_a_picture_nobody_can_draw_is_refused_before_anything_runs(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "absent", "--compiler", "eager", "--plot", "map.xyz"])
+    assert ended.value.code == 2
+    assert "--plot: expected a file ending in .png, .svg, .pdf; found 'map.xyz'" in capsys.readouterr().err
 
 
 def test_what_the_target_prints_stays_out_of_the_document(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

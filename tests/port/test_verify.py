@@ -9,6 +9,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from port.errors import PortError
 from port.numerics import NumericProfile
@@ -175,6 +176,22 @@ def test_wrong_requests_are_explained(tmp_path):
     (tmp_path / "golden.json").write_text('{"prompts": {"stranger": {"token_ids": [1]}}}')
     with pytest.raises(PortError, match=r"expected `stranger\.logits` as golden\.json says; it is missing"):
         list(verify(model_a(), tmp_path))
+
+
+def test_golden_data_of_another_model_is_refused(tmp_path):
+    tensors = load_file(GOLDEN_A / "fp32.safetensors")
+    one = {key: tensor for key, tensor in tensors.items() if key.startswith("len1.")}
+    logits, ids = one["len1.logits"], one["len1.router_ids"]
+    (tmp_path / "golden.json").write_text('{"prompts": {"len1": {"token_ids": [99999]}}}')
+    save_file({**one, "len1.logits": logits[:, :-3].contiguous(), "len1.router_ids": ids[:-1].contiguous()},
+              tmp_path / "fp32.safetensors")  # fmt: skip
+    with pytest.raises(PortError) as refused:
+        list(verify(model_a(), tmp_path))
+    text, vocab = str(refused.value), logits.shape[-1]
+    assert f"len1: expected logits [1, {vocab}], found [1, {vocab - 3}]" in text
+    assert f"token ids from 0 to {vocab - 1}, found 99999 to 99999" in text
+    assert f"router ids of {len(ids)} layers, found {len(ids) - 1}" in text
+    assert "Is this the golden data of this checkpoint?" in text
 
 
 def test_a_row_that_is_not_finite_is_infinitely_wrong():

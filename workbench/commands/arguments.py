@@ -68,6 +68,20 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of everything random (0)")
 
 
+PICTURE_FORMS = (".png", ".svg", ".pdf")
+
+
+def picture_file(text: str) -> str:
+    """Return the name of a picture's file; for `type=`, so that a wrong one is told before anything is run.
+
+    Raises:
+        argparse.ArgumentTypeError: another ending than those of `PICTURE_FORMS`.
+    """
+    if Path(text).suffix.lower() not in PICTURE_FORMS:
+        raise argparse.ArgumentTypeError(f"expected a file ending in {', '.join(PICTURE_FORMS)}; found {text!r}")
+    return text
+
+
 DEFAULT_PROMPT = "The quick brown fox"
 
 

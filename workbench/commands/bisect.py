@@ -61,7 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--repro", metavar="DIR", help="write repro.py and report.md here")
     parser.add_argument("--journal", metavar="FILE", help="keep the journal here")
-    parser.add_argument("--plot", metavar="FILE", help="draw the narrowing here (.png, .svg, .pdf)")
+    parser.add_argument(
+        "--plot", metavar="FILE", type=arguments.picture_file, help="draw the narrowing here (.png, .svg, .pdf)"
+    )
     parser.add_argument("--trials", action="store_true", help="list every trial too")
     parser.add_argument(
         "--resume", metavar="FILE", help="file of trials: those in it are not run again, new ones are added"

@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--map", action="store_true", help="show which modules run in which graph")
     parser.add_argument("--depth", metavar="N", type=int, help="parts of a module path the map keeps (as many as fit)")
     parser.add_argument("--recompiles", action="store_true", help="show which functions were compiled again, and why")
-    parser.add_argument("--plot", metavar="FILE", help="draw the map here (.png, .svg, .pdf)")
+    parser.add_argument(
+        "--plot", metavar="FILE", type=arguments.picture_file, help="draw the map here (.png, .svg, .pdf)"
+    )
     parser.add_argument("--journal", metavar="FILE", help="keep the journal here")
 
 

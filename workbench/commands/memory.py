@@ -58,7 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", metavar="N", type=int, default=10, help="rows of a table at most (10)")
     parser.add_argument("--timeline", action="store_true", help="show the run as text over time, too")
     parser.add_argument(
-        "--plot", metavar="FILE", help="draw the timeline here (.png, .svg, .pdf), and the owners to FILE-owners"
+        "--plot",
+        metavar="FILE",
+        type=arguments.picture_file,
+        help="draw the timeline here (.png, .svg, .pdf), and the owners to FILE-owners",
     )
     parser.add_argument("--journal", metavar="FILE", help="keep the journal here")
 

@@ -46,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tensors", action="store_true", help="list every tensor that differs too")
     parser.add_argument("--journal", metavar="FILE", help="keep the journal here")
     parser.add_argument("--script", metavar="FILE", help="write the session as a Python program")
-    parser.add_argument("--plot", metavar="FILE", help="draw the errors here (.png, .svg, .pdf)")
+    parser.add_argument(
+        "--plot", metavar="FILE", type=arguments.picture_file, help="draw the errors here (.png, .svg, .pdf)"
+    )
 
 
 def run(args: argparse.Namespace, out: Output) -> ExitCode:
@@ -58,7 +60,7 @@ def run(args: argparse.Namespace, out: Output) -> ExitCode:
         if args.first_divergence:
             found = session.first_divergence()
             out.put("divergence", found)
-            where = found.first if found.first is not None else "nowhere"
+            where = "nowhere" if found.first is None else found.first or "the end of the call"
             out.line(f"the sides part first at: {where} ({found.comparisons} comparisons of {found.steps} steps)")
             code = ExitCode.OK if found.first is None else ExitCode.DIFFERENCES
         else:

@@ -36,7 +36,7 @@ def value_dtype(tensor: Tensor) -> torch.dtype:
     """
     if tensor.dtype not in (torch.float32, torch.float64) or tensor.numel() == 0:
         return tensor.dtype
-    values = tensor.detach().reshape(-1)
+    values = (tensor if tensor.layout is torch.strided else tensor.to_dense()).detach().reshape(-1)
     fractions = (values.isfinite() & (values != values.trunc())).sum().item()
     if fractions < _ENOUGH_FRACTIONS:
         return tensor.dtype

@@ -41,7 +41,7 @@ def _of_text(text: str) -> Compiler:
     if colon and kind == "planted":
         return PlantedCompiler(rest)
     if colon and kind == "dynamo":
-        return DynamoCompiler(_known_backend(rest))
+        return DynamoCompiler(known_backend(rest))
     file, colon, function = text.rpartition(":")
     if colon and file.endswith(".py") and function.isidentifier():
         return PredicateCompiler(file, function)
@@ -56,7 +56,12 @@ def _of_text(text: str) -> Compiler:
     raise PlanError(f"compiler: expected {FORMS}; found {text!r}.{meant}")
 
 
-def _known_backend(name: str) -> str:
+def known_backend(name: str) -> str:
+    """Return the name of a Dynamo backend.
+
+    Raises:
+        PlanError: Dynamo knows none of this name.
+    """
     from torch._dynamo import list_backends
 
     known = list_backends(exclude_tags=())

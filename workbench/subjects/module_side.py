@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor, nn
 
-from workbench.errors import StepError, TargetCrash
+from workbench.errors import PlanError, StepError, TargetCrash
 from workbench.stepper import StepPoint, nearest
 from workbench.subjects.base import Call, Observed
+from workbench.subjects.buffers import HeldBuffers
 from workbench.subjects.pause import Finished, LeafCall, PausedCall, leaf_names
 from workbench.trees import clone_tensors, map_tensors, named_tensors, with_tensors
 
@@ -50,10 +51,11 @@ class ModuleSide:
         dtype: floating inputs and parameters are converted to it, None to leave them.
         backend: Dynamo backend every leaf is compiled with, None for eager.
         fullgraph: refuse graph breaks when compiling.
+        shared: the other side calls the same module; one with buffers is copied then, but for its parameters.
 
     Attributes:
         precision: see `Side`.
-
+        failure: what the call raises at the last of its points, None where it returns.
     """
 
     def __init__(
@@ -67,9 +69,11 @@ class ModuleSide:
         dtype: torch.dtype | None = None,
         backend: str | None = None,
         fullgraph: bool = False,
+        shared: bool = False,
     ) -> None:
         self.device, self._seed = device, seed
         self.precision = dtype
+        self.failure: str | None = None
         self._root = owner_module(target)
         self._target = target
         changed = dtype is not None or backend is not None or not device.has_numbers
@@ -77,18 +81,22 @@ class ModuleSide:
             self._root, self._target = _own_copy(self._root, target, dtype)
             self._root = cast("nn.Module", device.place(self._root))
             self._target = _rebound(self._target, self._root)
+        elif shared and self._root is not None and any(module._buffers for module in self._root.modules()):
+            # Both calls are under way at once: each needs buffers, and other state, of its own.
+            self._root, self._target = _own_copy(self._root, target, None, share_parameters=True)
         self._args = cast("tuple[object, ...]", device.place(_as_dtype(clone_tensors(args), dtype)))
         self._kwargs = cast("dict[str, object]", device.place(_as_dtype(clone_tensors(dict(kwargs)), dtype)))
         self._leaves = leaf_names(self._root) if self._root is not None else {}
         self._modules = {name: module for module, name in self._leaves.items()}
         if backend is not None:
             self._compile(backend, fullgraph)
-        self._buffers = {} if self._root is None else {name: b.clone() for name, b in self._root.named_buffers()}
+        self._buffers = self._hold_buffers()
         self._call: PausedCall | None = None
         self._random: Tensor | None = None
         self._feeds: list[ModuleFeed] = []
         self._edits: dict[int, dict[str, Tensor]] = {}
         self._position = 0
+        self._interrupted = False
         self._points = self._learn()
 
     @property
@@ -115,6 +123,9 @@ class ModuleSide:
         """
         if self._position >= len(self._points):
             raise StepError("the call is over; use session.rewind(...) to go back.")
+        if self._interrupted:
+            # A leaf was left running, with the random numbers of whoever ran meanwhile: this call is worth nothing.
+            self.rewind(self._position)
         point = self._points[self._position]
         held = self._next()
         if isinstance(held, Finished):
@@ -155,14 +166,14 @@ class ModuleSide:
         kwargs = cast("dict[str, object]", _like(clone_tensors(dict(feed.kwargs)), dict(own.kwargs)))
         function = self._target if point.kind == "call" else self._modules[point.module]
         name = "out" if point.kind == "call" else _label(point.module, point.call)
-        kept = {} if self._root is None else {key: buffer.clone() for key, buffer in self._root.named_buffers()}
+        kept = self._hold_buffers()
         state = torch.get_rng_state()
         try:
             with self.device.active(), torch.no_grad():
                 output = _named_outputs(function(*args, **kwargs), name)
         finally:
             torch.set_rng_state(state)
-            self._restore(kept)
+            kept.put_back()
         return Observed(tensors=output, outputs=tuple(output))
 
     def rewind(self, position: int) -> None:
@@ -220,7 +231,7 @@ class ModuleSide:
         if self._call is not None:
             self._call.close()
             self._call = None
-            self._restore(self._buffers)
+            self._buffers.put_back()
 
     def _input_of(self, module: nn.Module, name: str) -> ModuleFeed:
         """Return the first input of a module, from one more call of the whole."""
@@ -237,14 +248,14 @@ class ModuleSide:
 
         args, kwargs = self._fresh()
         handle = module.register_forward_pre_hook(before, with_kwargs=True)
-        kept = {key: buffer.clone() for key, buffer in self._root.named_buffers()} if self._root is not None else {}
+        kept = self._hold_buffers()
         try:
             with self.device.active(), torch.no_grad(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self._seed)
                 self._target(*args, **kwargs)
         finally:
             handle.remove()
-            self._restore(kept)
+            kept.put_back()
         if not seen:
             raise StepError(f"{name} does not run in this call; there is no input to look at it with.")
         return seen[0]
@@ -255,7 +266,8 @@ class ModuleSide:
         try:
             while isinstance(held := self._next(), LeafCall):
                 points.append(StepPoint(index=len(points), module=held.name, kind="module", call=held.number))
-        except TargetCrash:
+        except TargetCrash as error:
+            self.failure = str(error)
             held = None if self._call is None else self._call.held
             if isinstance(held, Finished) and held.failed_in is not None:
                 name, number = held.failed_in
@@ -266,11 +278,15 @@ class ModuleSide:
 
     def _next(self) -> LeafCall | Finished:
         if self._call is None:
-            self._restore(self._buffers)
+            self._buffers.put_back()
             args, kwargs = self._fresh()
             self._call = PausedCall(self._target, args, kwargs, leaves=self._leaves, context=self.device.active)
-        with self._own_random():
-            held = self._call.advance()
+        try:
+            with self._own_random():
+                held = self._call.advance()
+        except KeyboardInterrupt:
+            self._interrupted = True
+            raise
         if isinstance(held, Finished) and held.error is not None:
             error = held.error
             raise TargetCrash(f"the target raised {type(error).__name__}: {error}") from error
@@ -279,7 +295,7 @@ class ModuleSide:
     def _begin_again(self) -> None:
         self.close()
         self._feeds.clear()
-        self._random, self._position = None, 0
+        self._random, self._position, self._interrupted = None, 0, False
 
     @contextlib.contextmanager
     def _own_random(self) -> Iterator[None]:
@@ -295,13 +311,8 @@ class ModuleSide:
             self._random = torch.get_rng_state()
             torch.set_rng_state(outside)
 
-    def _restore(self, buffers: Mapping[str, Tensor]) -> None:
-        if self._root is None or not self.device.has_numbers:
-            return
-        own = dict(self._root.named_buffers())
-        with torch.no_grad():
-            for name, buffer in buffers.items():
-                own[name].copy_(buffer)
+    def _hold_buffers(self) -> HeldBuffers:
+        return HeldBuffers(self._root, values=self.device.has_numbers)
 
     def _fresh(self) -> tuple[tuple[object, ...], dict[str, object]]:
         """Return copies of the call's arguments, so that a call which changes them can be made again."""
@@ -333,11 +344,18 @@ def owner_module(target: Callable[..., object]) -> nn.Module | None:
 
 
 def _own_copy(
-    root: nn.Module, target: Callable[..., object], dtype: torch.dtype | None
+    root: nn.Module, target: Callable[..., object], dtype: torch.dtype | None, *, share_parameters: bool = False
 ) -> tuple[nn.Module, Callable[..., object]]:
     import copy
 
-    twin = copy.deepcopy(root)
+    shared = {id(parameter): parameter for parameter in root.parameters()} if share_parameters else {}
+    try:
+        twin = copy.deepcopy(root, cast("dict[int, object]", shared))
+    except Exception as error:
+        raise PlanError(
+            f"this side needs a copy of {type(root).__name__} of its own; expected a module that copy.deepcopy takes, "
+            f"found one for which it raises {type(error).__name__}: {error}. Hand over a second one: candidate_target."
+        ) from error
     if dtype is not None:
         twin = twin.to(dtype)
     return twin, twin if target is root else getattr(twin, target.__name__)

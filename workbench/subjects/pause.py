@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -134,19 +135,31 @@ class PausedCall:
         except _Closed:
             pass
         except BaseException as error:
-            name = self._running[-1] if self._running else None
+            name = self._leaf_of(error)
             failed_in = None if name is None else (name, self._counts.get(name, 0))
             finished = Finished(error=error, failed_in=failed_in)
         self._held = finished
         self._baton.to_driver.release()
 
+    def _leaf_of(self, error: BaseException) -> str | None:
+        """Return the innermost leaf that was running, of those the error came through."""
+        passed: set[str] = set()
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, nn.Module) and owner in self._leaves:
+                passed.add(self._leaves[owner])
+        # A leaf whose error the code caught is still listed as running, and no part of this error.
+        return next((name for name in reversed(self._running) if name in passed), None)
+
     def _before(self, module: nn.Module, _: object) -> None:
         if threading.current_thread() is self._thread:
+            self._leave_if_closing()
             self._running.append(self._leaves[module])
 
     def _after(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object], output: object) -> object:
         if threading.current_thread() is not self._thread:
             return output
+        self._leave_if_closing()
         name = self._leaves[module]
         self._running.pop()
         number = self._counts.get(name, 0)
@@ -155,9 +168,13 @@ class PausedCall:
         self._held = call
         self._baton.to_driver.release()
         self._baton.to_call.acquire()
+        self._leave_if_closing()
+        return call.output
+
+    def _leave_if_closing(self) -> None:
+        # Also where the code caught this once (a bare `except:`) and goes on: nobody waits for it any more.
         if self._closing:
             raise _Closed
-        return call.output
 
     @contextlib.contextmanager
     def _hooks(self) -> Iterator[None]:

@@ -109,7 +109,7 @@ def test_the_journal_and_the_picture_are_written(program, tmp_path, capsys):
         (["{}:nothing"], "expected a callable or module called 'nothing', found no such name"),
         (["{}.py"], "expected a Python file, found nothing"),
         (["{}", "--depth", "0"], "--depth: expected at least 1, found 0"),
-        (["{}", "--plot", "map.unknown"], "--plot: cannot draw to map.unknown"),
+        (["{}", "--plot", "/dev/null/map.png"], "--plot: cannot draw to /dev/null/map.png"),
         (["nowhere"], "nowhere"),
     ],
 )

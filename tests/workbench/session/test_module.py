@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.workbench.session.models import MODULE, ManyOutputs, Stack, example
 from workbench.errors import PlanError, StepError
-from workbench.plan import Placement, Plan
+from workbench.plan import Inputs, Placement, Plan
 from workbench.records import StepFailure, TensorDiff
 from workbench.session import Session
 
@@ -233,3 +233,254 @@ def test_a_file_of_the_user_is_a_target(tmp_path) -> None:
         PlanError, match=r"expected fp32 \(as it is\) or bf16 \(converted\) for a module, found 'fp32q'"
     ):
         Session(Plan(model="module", source=str(source), reference=Placement(profile="fp32q")))
+
+
+class Growing(nn.Module):
+    """A buffer that another tensor takes the place of, one filled from None, and one counted between two leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("kv", None)
+        self.register_buffer("seen", torch.zeros(1))
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        y = self.linear(x)
+        self.kv = y if self.kv is None else torch.cat([self.kv, y])
+        self.seen = torch.cat([self.seen, y.sum().reshape(1)])
+        self.count += 1
+        return self.linear(self.kv) * self.count + self.seen[-1]
+
+
+def test_buffers_that_a_call_replaces_or_fills_are_put_back() -> None:
+    target, x = Growing(), torch.ones(2, 4)
+    expected = Growing()(x)
+    seen = target.seen
+    with session_of(target, x) as session:
+        session.run()
+        assert torch.equal(session.inspect("out"), expected)
+        session.rewind()
+        session.run()
+        assert torch.equal(session.inspect("out"), expected)
+    assert target.kv is None
+    assert target.seen is seen
+    assert seen.shape == (1,)
+    assert target.count == 0
+
+
+def test_two_sides_of_one_module_have_buffers_of_their_own_and_share_its_parameters() -> None:
+    target, x = Growing(), torch.ones(2, 4)
+    plan = Plan(model="module", candidate=Placement())
+    with session_of(target, x, plan=plan) as session:
+        assert session.run().verdict == "match"
+        expected = Growing()(x)
+        for side in ("reference", "candidate"):
+            assert torch.equal(session.inspect("out", side), expected)
+        candidate = session._stepping.side("candidate")._root
+        assert candidate is not target
+        assert candidate.linear.weight is target.linear.weight
+
+
+class Locked(Growing):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def test_a_module_that_cannot_be_copied_is_refused_with_what_to_do() -> None:
+    with pytest.raises(PlanError, match=r"copy of Locked of its own.*TypeError.*candidate_target"):
+        session_of(Locked(), torch.ones(2, 4), plan=Plan(model="module", candidate=Placement()))
+
+
+class _Twice(nn.Module):
+    """A leaf that stops for Ctrl-C once, in the middle."""
+
+    def __init__(self, started: threading.Event, go_on: threading.Event) -> None:
+        super().__init__()
+        self.started, self.go_on = started, go_on
+
+    def forward(self, x):
+        noise = torch.rand(2)
+        self.started.set()
+        assert self.go_on.wait(30)
+        return x + noise + torch.rand(2)
+
+
+def test_a_leaf_that_was_interrupted_runs_again_with_the_same_random_numbers(monkeypatch) -> None:
+    started, go_on = threading.Event(), threading.Event()
+    go_on.set()
+    target = nn.Sequential(nn.Identity(), _Twice(started, go_on), nn.Identity())
+    x = torch.zeros(2)
+    with session_of(target, x) as session:
+        session.run()
+        expected = session.inspect("out")
+        session.rewind()
+        session.step()
+        go_on.clear()
+        started.clear()
+        call = session._stepping.reference._call
+
+        def interrupted():
+            assert started.wait(30)
+            monkeypatch.setattr(call, "_baton", held)
+            raise KeyboardInterrupt
+
+        held = call._baton
+        monkeypatch.setattr(call, "_baton", _Interrupting(held, interrupted))
+        assert session.run().stopped == "interrupted"
+        torch.rand(5)
+        go_on.set()
+        assert session.run().verdict == "observed"
+        assert torch.equal(session.inspect("out"), expected)
+    assert threads() == []
+
+
+class _Interrupting:
+    def __init__(self, baton, interrupted) -> None:
+        self.to_call, self.to_driver = baton.to_call, self
+        self.acquire = interrupted
+
+
+class _Swallows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.after = nn.Identity(), nn.Identity()
+
+    def forward(self, x):
+        try:
+            x = self.inner(x)
+        except:  # noqa: E722 - code of users has it
+            x = x + 1
+        return self.after(x)
+
+
+def test_a_target_that_catches_everything_can_be_left_half_way() -> None:
+    with session_of(_Swallows(), torch.ones(2)) as session:
+        session.step()
+    assert threads() == []
+
+
+class _Raises(nn.Module):
+    def forward(self, x):
+        raise ValueError("caught")
+
+
+class _CatchesThenFails(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = _Raises(), nn.Identity()
+
+    def forward(self, x):
+        try:
+            self.first(x)
+        except ValueError:
+            x = self.second(x)
+        raise KeyError("later")
+
+
+def test_a_leaf_whose_error_was_caught_is_not_blamed_for_a_later_one() -> None:
+    with session_of(_CatchesThenFails(), torch.ones(2)) as session:
+        assert [point.module for point in session.points] == ["second", ""]
+
+
+class _Packs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.last = nn.Linear(4, 4), nn.Identity()
+
+    def forward(self, x):
+        return self.last(self.linear(x).nonzero())
+
+
+def test_a_dry_side_that_cannot_go_on_is_stepped_up_to_there() -> None:
+    with session_of(
+        _Packs(), torch.ones(2, 4), plan=Plan(model="module", candidate=Placement(device="dry"))
+    ) as session:
+        result = session.run()
+        assert result.verdict == "failed"
+        (failure,) = session.journal.of_kind(StepFailure)
+        assert failure.side == "candidate"
+        assert "nonzero" in failure.error
+
+
+def test_two_different_modules_name_the_side_that_raises() -> None:
+    class Early(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.other = nn.Identity()
+
+        def forward(self, x):
+            self.other(x)
+            raise ValueError("too early")
+
+    with pytest.raises(PlanError, match=r"different modules.*On the candidate side the target raised.*too early"):
+        session_of(Stack(), example(), plan=MODULE, candidate_target=Early())
+
+
+class _Turned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.linear(x.transpose(0, 1))
+
+
+def test_a_dry_side_takes_strided_inputs_and_keeps_their_strides() -> None:
+    with session_of(
+        _Turned(), torch.ones(3, 5), plan=Plan(model="module", candidate=Placement(device="dry"))
+    ) as session:
+        assert session.run().verdict == "incomparable"
+        feed = session._stepping.side("candidate").feed(0)
+        assert feed.args[0].stride() == (1, 5)
+
+
+def test_shapes_alone_have_no_first_divergence() -> None:
+    with (
+        session_of(
+            _Turned(), torch.ones(3, 5), plan=Plan(model="module", candidate=Placement(device="dry"))
+        ) as session,
+        pytest.raises(StepError, match="expected two sides with numbers, found a dry candidate"),
+    ):
+        session.first_divergence()
+
+
+class _Sparse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaf = nn.Identity()
+
+    def forward(self, x):
+        return self.leaf(x.to_sparse()).to_dense()
+
+
+def test_a_sparse_output_is_summed_up_and_compared_as_its_dense_form() -> None:
+    plan = Plan(model="module", candidate=Placement())
+    with session_of(_Sparse(), torch.eye(8) * 0.3, plan=plan) as session:
+        assert session.run().verdict == "match"
+
+
+def test_an_unknown_backend_is_named_before_anything_runs() -> None:
+    plan = Plan(model="module", reference=Placement(compile="inducto"))
+    with pytest.raises(PlanError, match=r"expected a Dynamo backend.*Did you mean 'inductor'"):
+        session_of(Stack(), example(), plan=plan)
+
+
+def test_a_file_that_draws_its_weights_without_a_seed_is_the_same_in_every_run(tmp_path) -> None:
+    file = tmp_path / "drawn.py"
+    file.write_text(
+        "import torch\ndef build_model():\n    return torch.nn.Linear(4, 4)\n"
+        "def example_inputs():\n    return (torch.rand(2, 4),)\n",
+        encoding="utf-8",
+    )
+    before = torch.get_rng_state()
+    answers = []
+    for seed in (0, 0, 1):
+        with Session(Plan(model="module", source=str(file), inputs=Inputs(seed=seed))) as session:
+            session.run()
+            answers.append(session.inspect("out"))
+    assert torch.equal(answers[0], answers[1])
+    assert not torch.equal(answers[0], answers[2])
+    assert torch.equal(torch.get_rng_state(), before)
