@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from workbench.commands import COMMANDS, load_command
 from workbench.errors import WorkbenchError
-from workbench.exit_codes import ExitCode, epilog
+from workbench.exit_codes import INTERRUPTED, ExitCode, epilog
 from workbench.output import Output
 
 _SUMMARY: dict[str, str] = {
@@ -29,10 +29,6 @@ _SUMMARY: dict[str, str] = {
     "fixtures": "write a tiny checkpoint in the released layout",
     "cases": "run handed case folders through the public interface",
 }
-
-
-_INTERRUPTED = 130
-"""What a shell reports of a process ended by Ctrl-C."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = _run(module, args, out)
     except KeyboardInterrupt:
         # Ctrl-C while Python still imports what the command needs.
-        code = _INTERRUPTED
+        code = INTERRUPTED
     return _finish(out, code)
 
 
@@ -110,7 +106,7 @@ def _run(module: ModuleType, args: argparse.Namespace, out: Output) -> int:
         return _reader_gone()
     except KeyboardInterrupt:
         out.progress("interrupted; what had been recorded is kept")
-        return _INTERRUPTED
+        return INTERRUPTED
     except OSError as error:
         # A folder that cannot be written, a full disk: the user's to mend, and the message names the file.
         return _failed(out, error, ExitCode.WRONG_USE)

@@ -15,6 +15,9 @@ class ExitCode(IntEnum):
     SKIPPED = 125
 
 
+INTERRUPTED = 130
+"""What a shell reports of a process ended by Ctrl-C; a command that was interrupted gives the same."""
+
 MEANING: dict[ExitCode, str] = {
     ExitCode.OK: "as expected",
     ExitCode.DIFFERENCES: "findings differ",

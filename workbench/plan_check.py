@@ -41,7 +41,7 @@ def _input_problems(plan: Plan, config: ModelConfig) -> list[str]:
         problems.append("plan.inputs.token_ids: expected at least one sequence, found none.")
     limit = config.vocab_size
     for number, prompt in enumerate(inputs.token_ids or ()):
-        outside = [token for token in prompt if not 0 <= token < limit]
+        outside = [token for token in prompt if not (isinstance(token, int) and 0 <= token < limit)]
         if not prompt or outside:
             problems.append(
                 f"plan.inputs: sequence {number}: expected at least one token id, each from 0 to {limit - 1}; "

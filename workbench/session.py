@@ -17,7 +17,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import torch
 from torch import Tensor
@@ -170,6 +170,7 @@ class Session:
         Raises:
             StepError: no such module ahead.
         """
+        _expect_one_of("run: stop_at", stop_at, get_args(StopAt))
         self._act("run", {"until": until, **({"stop_at": stop_at} if stop_at != "difference" else {})})
         goal = point_after(self.points, until, self.position)
         return self._stepping.run_to(goal, stop_at)
@@ -240,6 +241,8 @@ class Session:
         """
         if (value is None) == (capture is None):
             raise StepError("edit: expected either a value or the key of a capture, found both or neither.")
+        if value is not None and not isinstance(value, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise StepError(f"edit of {name}: expected a tensor, found {value!r}.")
         if value is not None:
             capture = keep_tensor(self.journal, f"edit:{side}:{name}", value)
         assert capture is not None, "a value with numbers has been kept"
@@ -266,6 +269,7 @@ class Session:
         Raises:
             StepError: there is no candidate side.
         """
+        _expect_one_of("first_divergence: error", error, get_args(ErrorKind))
         self._act("first_divergence", {"error": error})
         return self._stepping.first_divergence(error)
 
@@ -508,6 +512,11 @@ def versions() -> dict[str, str]:
     with contextlib.suppress(PackageNotFoundError):
         found["neuron-workbench"] = version("neuron-workbench")
     return found
+
+
+def _expect_one_of(what: str, found: str, known: Sequence[str]) -> None:
+    if found not in known:
+        raise StepError(f"{what}: expected one of {', '.join(known)}; found {found!r}.")
 
 
 def _stored_plan(plan: Plan, base: Path) -> dict[str, object]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from workbench.commands import arguments
 from workbench.errors import PlanError
-from workbench.exit_codes import ExitCode
+from workbench.exit_codes import INTERRUPTED, ExitCode
 from workbench.output import Output
 from workbench.plan import Placement, Plan
 from workbench.records import StepFailure
@@ -51,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace, out: Output) -> ExitCode:
-    """Run the session; 1 where the sides differ or a choice flipped, 5 where a step failed."""
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Run the session; 1 where the sides differ or a choice flipped, 5 where a step failed, 130 where it was ended."""
     from workbench.session import Session
 
     plan = _plan(args)
@@ -140,7 +140,10 @@ def _golden_ids(folder: str, name: str) -> tuple[int, ...]:
     return ids[name]
 
 
-def _exit_code(result: RunResult) -> ExitCode:
+def _exit_code(result: RunResult) -> int:
     if result.verdict == "failed":
         return ExitCode.TARGET_CRASHED
+    if result.stopped == "interrupted":
+        # Nobody knows what the rest would have shown: neither as expected nor a difference.
+        return INTERRUPTED
     return ExitCode.DIFFERENCES if result.verdict in ("differ", "flipped") else ExitCode.OK

@@ -35,5 +35,11 @@ def generate_text(
             progress(f"token {done} of {most}")
 
     with side.whole_model() as text_model:
+        room = text_model.config.max_position_embeddings - len(prompt)
+        if max_tokens > room:
+            raise StepError(
+                f"generate: expected max_tokens of at most {room}, which the model has positions for after a prompt of "
+                f"{len(prompt)}; found {max_tokens}."
+            )
         (found,) = generate(text_model, [prompt], max_tokens=max_tokens, progress=told)
     return prompt, found.token_ids, text_model.tokenizer.decode(found.token_ids)

@@ -15,6 +15,7 @@ from workbench.commands.arguments import layers, placement, token_ids
 from workbench.errors import PlanError
 from workbench.journal import Journal
 from workbench.plan import Inputs, Placement, Plan
+from workbench.stepping import Stepping
 
 FOLDER = str(CHECKPOINT)
 IDS = ("--token-ids", "5,17,9,40")
@@ -166,6 +167,22 @@ def test_wrong_use_exits_with_2_and_one_message(
     code, document = run_json(capsys, *arguments)
     assert code == 2
     assert message in document["error"]["message"]
+
+
+def test_an_interrupted_run_is_neither_as_expected_nor_a_difference(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, seen = Stepping.step, []
+
+    def interrupted(self):
+        seen.append(1)
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+        return step(self)
+
+    monkeypatch.setattr(Stepping, "step", interrupted)
+    code, document = run_json(capsys, "run", FOLDER, "--candidate", "host")
+    assert (code, document["stopped"], document["verdict"]) == (130, "interrupted", "match")
 
 
 def test_a_placement_this_machine_lacks_exits_with_3(capsys: pytest.CaptureFixture[str]) -> None:

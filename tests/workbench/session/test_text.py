@@ -330,3 +330,24 @@ def test_a_dry_candidate_shows_shapes_on_its_own_device() -> None:
         assert session.inspect("logits", "candidate").shape == logits(session).shape
     assert result.verdict == "incomparable"
     assert {step.verdict for step in result.steps} == {"incomparable"}
+
+
+def test_wrong_words_and_values_are_named_before_they_are_recorded() -> None:
+    with Session(text_plan(**BOTH)) as session:
+        session.step()
+        with pytest.raises(StepError, match=r"stop_at: expected one of difference, flip, never; found 'diff'"):
+            session.run(stop_at="diff")  # type: ignore[arg-type]
+        with pytest.raises(StepError, match=r"error: expected one of accumulated, isolated; found 'both'"):
+            session.first_divergence("both")  # type: ignore[arg-type]
+        with pytest.raises(StepError, match=r"edit of pre: expected a tensor, found 3\.0"):
+            session.edit("pre", 3.0)  # type: ignore[arg-type]
+        assert [action.verb for action in session.journal.actions] == ["step"]
+        with pytest.raises(
+            StepError, match=r"expected max_tokens of at most \d+, .*after a prompt of 6; found 1000000"
+        ):
+            session.generate(1_000_000)
+
+
+def test_token_ids_are_whole_numbers() -> None:
+    with pytest.raises(PlanError, match=r"each from 0 to \d+; found \[1\.5\]"):
+        Session(text_plan(inputs=Inputs(token_ids=((1.5,),))))  # type: ignore[arg-type]
