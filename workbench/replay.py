@@ -187,7 +187,7 @@ def _again(
         session.reissue(action, recorded)
         error = None
     except (WorkbenchError, PortError, OSError, ValueError, TypeError) as problem:
-        # What an action raises belongs to its findings; the actions after it are asked all the same.
+        # Golden data that is gone, a folder that cannot be written: an action that could not be asked, no crash of ours.
         error = f"{type(problem).__name__}: {problem}"
     found_now = [entry for entry in session.journal.entries[first:] if isinstance(entry, Record)]
     then, now = [record.finding() for record in found_then], [record.finding() for record in found_now]

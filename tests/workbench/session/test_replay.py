@@ -230,3 +230,16 @@ def test_junit_has_a_case_per_action(tmp_path: Path) -> None:
     assert failure.text == "a\ufffdb < c\nd"
     assert suite.findtext("system-out") == "torch 2.13 then, 2.14 now"
     assert junit_xml([result]) == junit_xml([result])
+
+
+def test_golden_data_that_is_gone_is_an_error_of_its_action(tmp_path: Path) -> None:
+    golden = tmp_path / "golden"
+    shutil.copytree(GOLDEN, golden, ignore=shutil.ignore_patterns("checkpoint"))
+    path = tmp_path / "verified.wbj"
+    with Session(text_plan(), path=path) as session:
+        assert session.verify(str(golden), prompts=["len1"])
+    assert replay(path).same
+    shutil.rmtree(golden)
+    (step,) = replay(path).steps
+    assert step.outcome == "error"
+    assert "PortError: verify: expected golden data" in step.differences[0]
