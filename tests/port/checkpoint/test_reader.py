@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import product
 from pathlib import Path
 
@@ -179,3 +180,30 @@ def test_a_reader_closes_its_files_and_opens_them_again(tmp_path: Path) -> None:
     reader.close()
     assert _same(reader.read(entry), whole)
     reader.close()
+
+
+@pytest.mark.parametrize("cached", [0, 1 << 20, (3 << 20) + 17])
+def test_a_long_run_that_is_not_in_memory_is_put_together_from_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: int
+) -> None:
+    whole = _random(torch.uint8, 1024, 6144)
+    _store(tmp_path, whole)
+
+    def part_of_it(descriptor: int, target: memoryview, offset: int) -> int:
+        return os.preadv(descriptor, [target[:cached]], offset) if cached else 0
+
+    monkeypatch.setattr("port.checkpoint.reader._read_cached", part_of_it)
+    checkpoint = open_checkpoint(tmp_path)
+    with checkpoint.reader() as reader:
+        assert _same(reader.read_slice(checkpoint.entry("x"), [slice(3, 1000)]), whole[3:1000])
+        assert reader.stats.call_count > 1
+        assert reader.stats.read_bytes == 997 * 6144
+
+
+def test_a_long_run_of_a_file_that_became_shorter_is_an_error_from_every_piece(tmp_path: Path) -> None:
+    whole = _random(torch.uint8, 1024, 6144)
+    _store(tmp_path, whole)
+    checkpoint = open_checkpoint(tmp_path)
+    os.truncate(tmp_path / SHARD, 2 << 20)
+    with checkpoint.reader() as reader, pytest.raises(CheckpointError, match="It has become shorter"):
+        reader.read_slice(checkpoint.entry("x"), [slice(3, 1000)])
