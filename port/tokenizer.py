@@ -70,7 +70,8 @@ class Tokenizer:
         for token in range(self.vocab_size):
             text = self._tokenizer.decode([token], skip_special_tokens=False)
             if _REPLACEMENT_CHARACTER in text:
-                key = self._tokenizer.id_to_token(token)  # part of a character: only the raw piece tells tokens apart
+                # Part of a character: only the raw piece tells tokens apart.
+                key = self._tokenizer.id_to_token(token) or text
             else:
                 key = normalizer.normalize_str(text) or text
             ids[token] = numbers.setdefault(key, len(numbers))

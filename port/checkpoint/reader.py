@@ -163,10 +163,11 @@ class CheckpointReader:
             return 1 + _pread(descriptor, target[done:], offset + done, entry)
         if self._readers is None:
             self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="checkpoint-reader")
-        begins = range(done, len(target), _PIECE_BYTES)
-        pieces = self._readers.map(
-            lambda begin: _pread(descriptor, target[begin : begin + _PIECE_BYTES], offset + begin, entry), begins
-        )
+
+        def read_piece(begin: int) -> int:
+            return _pread(descriptor, target[begin : begin + _PIECE_BYTES], offset + begin, entry)
+
+        pieces = self._readers.map(read_piece, range(done, len(target), _PIECE_BYTES))
         return 1 + sum(pieces)
 
     def _copy_mapped(self, descriptor: int, span: ByteSpan, out: _Bytes, entry: TensorEntry) -> None:
