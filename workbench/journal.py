@@ -63,7 +63,7 @@ class Journal:
         """Begin a journal, in memory, or on disk when `path` is given (refuses to overwrite).
 
         Raises:
-            JournalError: `path` exists already.
+            JournalError: `path` or its side file exists already.
         """
         self.header = header or JournalHeader()
         self.path = None if path is None else Path(path)
@@ -75,6 +75,11 @@ class Journal:
         if self.path is not None:
             if self.path.exists():
                 raise JournalError(f"{self.path} exists already; choose another name or open it with Journal.open")
+            if side_path(self.path).exists():
+                raise JournalError(
+                    f"{side_path(self.path)} exists already, of a journal that is gone; move it away or choose another "
+                    "name, or its tensors would be taken for this journal's"
+                )
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "w", encoding="utf-8")  # noqa: SIM115 - open as long as the journal is
             self._write_line(_header_json(self.header))
@@ -210,7 +215,7 @@ class Journal:
             where = f"{path}:{number}: "
             try:
                 body = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if number == len(lines) and number > 1:
                     self.dropped_text = line
                     break

@@ -185,10 +185,11 @@ def _again(
     began, first = clock(), len(session.journal.entries)
     try:
         session.reissue(action, recorded)
-        error = None
+        error, unknown = None, False
     except (WorkbenchError, PortError, OSError, ValueError, TypeError) as problem:
-        # Golden data that is gone, a folder that cannot be written: an action that could not be asked, no crash of ours.
+        # Golden data that is gone, a folder that cannot be written: the action's own error, no crash of ours.
         error = f"{type(problem).__name__}: {problem}"
+        unknown = isinstance(problem, JournalError)
     found_now = [entry for entry in session.journal.entries[first:] if isinstance(entry, Record)]
     then, now = [record.finding() for record in found_then], [record.finding() for record in found_now]
     if any(isinstance(record, Note) and record.text.startswith("interrupted") for record in found_then):
@@ -198,7 +199,8 @@ def _again(
     answer = compare_findings(then, now, rel=rel)
     differences = answer.differences
     outcome: Outcome = "same" if not differences else "differ"
-    if error is not None and differences:
+    # An action that raises now and found nothing then raised then too, unless it is none of ours at all.
+    if error is not None and (differences or unknown):
         outcome, differences = "error", (error, *differences)
     return ReplayedAction(
         action=action.call_text(),

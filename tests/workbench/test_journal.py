@@ -235,3 +235,20 @@ def test_the_block_bites():
     child = _child(_READ_WITHOUT_TORCH.format(body="import torch"))
     assert child.returncode != 0
     assert "torch is blocked" in child.stderr
+
+
+def test_a_side_file_left_by_another_journal_is_not_taken_over(tmp_path):
+    path = tmp_path / "run.wbj"
+    with Journal(path=path) as journal:
+        journal.keep("x", "U8", (1,), b"1")
+    path.unlink()
+    with pytest.raises(JournalError, match="exists already, of a journal that is gone"):
+        Journal(path=path)
+    assert not path.exists()
+
+
+def test_a_line_nested_without_end_is_damage_and_no_crash(tmp_path):
+    path = tmp_path / "run.wbj"
+    path.write_text("[" * 200_000 + "\n\n", encoding="utf-8")
+    with pytest.raises(JournalError, match=r"run\.wbj:1: expected a JSON object"):
+        Journal.open(path)

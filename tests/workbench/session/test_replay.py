@@ -243,3 +243,15 @@ def test_golden_data_that_is_gone_is_an_error_of_its_action(tmp_path: Path) -> N
     (step,) = replay(path).steps
     assert step.outcome == "error"
     assert "PortError: verify: expected golden data" in step.differences[0]
+
+
+@pytest.mark.parametrize(("verb", "arguments"), [("close", {}), ("step", {"far": 1})])
+def test_an_action_that_is_none_of_ours_is_an_error_although_it_found_nothing(
+    tmp_path: Path, verb: str, arguments: dict[str, object]
+) -> None:
+    path = tmp_path / "foreign.wbj"
+    with Journal(JournalHeader(plan=text_plan().to_json()), path=path) as journal:
+        journal.act(verb, arguments)
+    (step,) = replay(path).steps
+    assert step.outcome == "error"
+    assert "JournalError" in step.differences[0]
