@@ -27,22 +27,10 @@ class DryRunError(StepError):
     """An operation that needs numbers, or mixes devices, on a device that has only shapes."""
 
 
-class ReplayMismatch(WorkbenchError):
-    """A replay whose findings differ from the recorded ones."""
-
-    exit_code = 1
-
-
 class DeviceError(WorkbenchError):
     """A placement this machine cannot offer."""
 
     exit_code = 3
-
-
-class TrialTimeout(WorkbenchError):
-    """A child process that outlived its time limit and was ended."""
-
-    exit_code = 4
 
 
 class TargetCrash(WorkbenchError):

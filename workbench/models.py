@@ -19,7 +19,7 @@ from workbench.errors import PlanError
 from workbench.plan import Placement, Plan
 from workbench.subjects.base import Side
 from workbench.subjects.tokens import TokenTrack
-from workbench.user_programs import load_program
+from workbench.user_programs import load_program, source_file
 
 if TYPE_CHECKING:
     from port.checkpoint.index import Checkpoint
@@ -247,12 +247,6 @@ def _open_module(plan: Plan, target: Target | None) -> OpenedSides:
     return OpenedSides(
         reference=cast("Side", reference), candidate=cast("Side | None", candidate), fingerprint=fingerprint
     )
-
-
-def source_file(spec: str) -> Path:
-    """Return the file of `file.py` or `file.py:name`."""
-    file, colon, _ = spec.rpartition(":")
-    return Path(file if colon and file.endswith(".py") else spec)
 
 
 def _expect_same_program(reference: ModuleSide, candidate: ModuleSide) -> None:

@@ -45,9 +45,9 @@ class UserProgram:
     module: nn.Module | None
 
 
-def is_program(spec: str) -> bool:
-    """Say whether `spec` names a Python file, with or without `:name`."""
-    return _split(spec)[0].suffix == ".py"
+def source_file(spec: str) -> Path:
+    """Return the file of `file.py` or `file.py:name`."""
+    return _split(spec)[0]
 
 
 def load_program(spec: str) -> UserProgram:

@@ -22,7 +22,7 @@ from pathlib import Path
 from port.checkpoint.dtypes import STORED_DTYPES
 from port.checkpoint.entries import TensorEntry
 from port.checkpoint.json_text import Json, parse_json
-from port.checkpoint.problems import Problem, ProblemKind, checkpoint_error, errors_in
+from port.checkpoint.problems import Problem, ProblemKind, errors_in
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
@@ -79,19 +79,6 @@ class ShardHeader:
     def missing_bytes(self) -> int:
         """Bytes of tensor data declared but not there."""
         return max(0, self.declared_bytes - self.present_bytes)
-
-
-def read_header(path: str | Path) -> ShardHeader:
-    """Return the checked header of one file.
-
-    Raises:
-        CheckpointError: anything wrong with it; all problems in one error.
-    """
-    path = Path(path)
-    header = inspect_header(path, file=path.name)
-    if not header.ok:
-        raise checkpoint_error(path.name, errors_in(header.problems))
-    return header
 
 
 def inspect_header(path: Path, *, file: str) -> ShardHeader:

@@ -49,11 +49,6 @@ def claim_neuron() -> None:
         _claims.append("neuron")
 
 
-def is_claimed() -> bool:
-    """Say whether this process's `neuron` is the simulation."""
-    return bool(_claims)
-
-
 class _SimulatedNeuron:
     """What `torch.neuron` is then; tells of no hardware."""
 

@@ -46,11 +46,6 @@ class MemoryRun:
         """What the run had made and not given back when its sum was highest."""
         return () if self.peak is None else alive_at(self.own, self.peak.peak_event)
 
-    @property
-    def last_event(self) -> int:
-        """Number of the run's last birth or death."""
-        return max((event for one in self.own for event in (one.born, one.died or 0)), default=0)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerTotal:

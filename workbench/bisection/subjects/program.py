@@ -6,7 +6,7 @@ that were seen in the captured run. Text only; needs no torch. How a graph is ca
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 MOST_EMBEDDED = 4096
@@ -232,11 +232,6 @@ def _spec_text(value: TensorValue) -> str:
     flags = {"requires_grad": value.requires_grad, "parameter": value.parameter, "leaf": value.leaf}
     fields += [f'"{name}": {flag}' for name, flag in flags.items() if flag != (name == "leaf")]
     return "{" + ", ".join(fields) + "}"
-
-
-def describe_inputs(inputs: Mapping[str, TensorValue]) -> Sequence[str]:
-    """Return the inputs as `name dtype[shape]`, for people."""
-    return [f"{name} {value.dtype}{list(value.shape)}" for name, value in inputs.items()]
 
 
 _EXAMPLE_INPUTS = '''\
