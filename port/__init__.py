@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from port.errors import PortError as PortError
     from port.model.transformer import Transformer as Transformer
     from port.numerics import NumericProfile as NumericProfile
+    from port.platform import PLATFORM as PLATFORM
     from port.runtime.generate import generate as generate
     from port.runtime.text_model import TextModel as TextModel
     from port.runtime.text_model import open_text_model as open_text_model
 
 _WHERE: dict[str, str] = {
+    "PLATFORM": "port.platform",
     "Checkpoint": "port.checkpoint.index",
     "ModelConfig": "port.config",
     "NumericProfile": "port.numerics",
@@ -32,6 +34,7 @@ _WHERE: dict[str, str] = {
 }
 
 __all__ = [
+    "PLATFORM",
     "Checkpoint",
     "ModelConfig",
     "NumericProfile",

@@ -1,7 +1,7 @@
 """The error tree of the port: one base class, one class per kind of user-visible failure.
 
-Messages follow one form: what was expected; what came; where; what to do. Every class is also a `ValueError`, so code
-that only knows the standard library still catches the right thing.
+Messages follow one form: what was expected; what came; where; what to do. Every class is also a `ValueError` or a
+`RuntimeError`, so code that only knows the standard library still catches the right thing.
 """
 
 
@@ -27,3 +27,7 @@ class CheckpointError(PortError, ValueError):
 
 class ShapeBucketError(PortError, ValueError):
     """A batch that fits none of the static shapes the model was prepared for."""
+
+
+class PlatformError(PortError, RuntimeError):
+    """A device, a mode or a library that this machine or this port does not have."""
