@@ -13,6 +13,7 @@ import torch
 
 from port.checkpoint.headers import MAX_HEADER_BYTES
 from workbench.cases.checkpoint_facts import Answer, CheckpointFacts, unique
+from workbench.cases.key_rules import best_rule, key_words
 
 _SHOWN_ELEMENTS = 4096
 _STEM_LETTERS = 5
@@ -38,14 +39,8 @@ _FILLERS = frozenset(
 
 def answer(facts: CheckpointFacts, key: str) -> Answer | None:
     """Return the ways to answer a key, None where no rule knows its words."""
-    words = {_singular(word) for word in key.casefold().replace("-", "_").split("_") if word}
-    best: tuple[int, Callable[[CheckpointFacts], Answer]] | None = None
-    for rule, fact in RULES:
-        groups = [frozenset(group.split("|")) for group in rule.split()]
-        known = frozenset[str]().union(*groups) | _FILLERS
-        if all(group & words for group in groups) and words <= known and (best is None or len(groups) > best[0]):
-            best = len(groups), fact
-    return None if best is None else best[1](facts)
+    fact = best_rule(key_words(key), RULES, _FILLERS)
+    return None if fact is None else fact(facts)
 
 
 def stated(facts: CheckpointFacts, key: str) -> Answer:
@@ -60,10 +55,6 @@ def stated(facts: CheckpointFacts, key: str) -> Answer:
         if stems & {word[:_STEM_LETTERS] for word in words}:
             said.append(sentence)
     return (*said, *([said] if len(said) > 1 else []))
-
-
-def _singular(word: str) -> str:
-    return word[:-1] if word.endswith("s") and len(word) > 3 and not word.endswith(("us", "ss", "as")) else word
 
 
 def _by_tensor(facts: Mapping[str, object], combined: object = None) -> Answer:

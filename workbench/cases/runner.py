@@ -22,12 +22,12 @@ ANSWERED: dict[str, tuple[str, str]] = {
     "memory": ("MEM", "workbench.cases.memory"),
     "graph_break": ("GB", "workbench.cases.graph_break"),
     "bisect": ("BIS", "workbench.cases.bisect"),
+    "neuron_ls_monitor": ("NLS", "workbench.cases.neuron_ls"),
 }
 
 # class in expected.json -> (prefix of its ids, why it is not run)
 NOT_ANSWERED: dict[str, tuple[str, str]] = {
     "compiler_log": ("LOG", "compiler logs are not parsed in this version"),
-    "neuron_ls_monitor": ("NLS", "neuron-ls and neuron-monitor output is not read in this version"),
     "notebook_replay": ("WID", "notebook scenarios are tests of their own (tests/journeys), not run from here"),
 }
 
