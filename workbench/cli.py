@@ -18,7 +18,7 @@ from workbench.output import Output
 
 _SUMMARY: dict[str, str] = {
     "doctor": "say what this machine can run, and what stands in the way",
-    "show": "list what a checkpoint holds",
+    "show": "list what a checkpoint, or output of neuron-ls or neuron-monitor, holds",
     "plan": "bytes of one rank, before a byte of data is read",
     "run": "step through a model and compare two sides",
     "verify": "check a checkpoint's model against golden data",

@@ -56,6 +56,8 @@ def recognise(
     if text.strip() and stderr.strip():
         return None
     words = stderr or text
+    if words.lstrip()[:1] in ("{", "["):
+        return None
     is_log = {"level", "msg"} <= set(log_fields(words)) or _NAMES_DEVICE.search(words)
     return read_output("", words, exit_code) if is_log else None
 

@@ -1,4 +1,7 @@
-"""`workbench show`: what a checkpoint holds, what is wrong with it, and what its configuration makes of it."""
+"""`workbench show`: what a checkpoint holds, what is wrong with it, and what its configuration makes of it.
+
+Output of neuron-ls and neuron-monitor is recognised and shown too, see `show_neuron`.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,14 @@ from port.checkpoint.problems import Problem, Severity, errors_in
 from port.config import ModelConfig
 from port.errors import ConfigError
 from workbench.checkpoint_tables import inventory_table, problem_lines, schedule_table
+from workbench.commands.show_neuron import find_outputs, show_outputs
 from workbench.errors import PlanError
 from workbench.exit_codes import ExitCode
 from workbench.output import Output
 from workbench.units import bytes_text, count_text
 
 NAME = "show"
-HELP = "list what a checkpoint holds"
+HELP = "list what a checkpoint, or output of neuron-ls or neuron-monitor, holds"
 
 _SUMMARY_KEYS = (
     "model_type",
@@ -40,20 +44,31 @@ _SUMMARY_KEYS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this command."""
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", type=Path, help="a folder, or one safetensors file")
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        type=Path,
+        help="folder of a checkpoint; or output of neuron-ls or neuron-monitor: a file, a folder with stdout, stderr "
+        "and exit_code, or - for what is piped in",
+    )
     parser.add_argument("--no-schedule", action="store_true", help="leave the layer schedule out")
 
 
 def run(args: argparse.Namespace, out: Output) -> ExitCode:
-    """Show the checkpoint; 0 when nothing is wrong, 1 with errors in single tensors, 2 when it cannot be opened."""
-    if not Path(args.checkpoint).is_dir():
-        found = "a file" if Path(args.checkpoint).exists() else "nothing"
-        raise PlanError(f"show: expected the folder of a checkpoint, found {found} at {args.checkpoint}.")
-    report = inspect_checkpoint(args.checkpoint)
+    """Show what is there; 0 when nothing is wrong, 1 with errors in single tensors, 2 when it cannot be opened."""
+    path = Path(args.path)
+    if outputs := find_outputs(path):
+        return show_outputs(path, outputs, out)
+    if not path.is_dir():
+        found = "a file that is neither" if path.exists() else "nothing"
+        raise PlanError(
+            f"show: expected a checkpoint's folder, or output of neuron-ls or neuron-monitor; found {found} at {path}"
+        )
+    report = inspect_checkpoint(path)
     config, problems = _config_and_problems(report)
     checkpoint = report.checkpoint
     shards = report.contents.shards
-    out.line(f"{args.checkpoint}: {count_text(len(shards), 'shard')}, {bytes_text(checkpoint.nbytes)} of tensors")
+    out.line(f"{path}: {count_text(len(shards), 'shard')}, {bytes_text(checkpoint.nbytes)} of tensors")
     out.line(f"fingerprint {checkpoint.fingerprint[:16]} (headers, index and configuration; not the data)")
     out.line()
     out.show("inventory", inventory_table(checkpoint.inventory()))
@@ -69,7 +84,7 @@ def run(args: argparse.Namespace, out: Output) -> ExitCode:
     out.line()
     for line in problem_lines(problems) or ["nothing is wrong with it"]:
         out.line(line)
-    out.put("path", str(args.checkpoint))
+    out.put("path", str(path))
     out.put("fingerprint", checkpoint.fingerprint)
     out.put("nbytes", checkpoint.nbytes)
     out.put("tensor_count", len(checkpoint.entries))

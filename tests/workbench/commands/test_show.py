@@ -84,4 +84,4 @@ def test_a_configuration_that_cannot_be_used_is_an_error(capsys: pytest.CaptureF
 def test_a_folder_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, document = run_json(capsys, "show", str(tmp_path / "gone"))
     assert code == 2
-    assert document["error"]["message"].startswith("show: expected the folder of a checkpoint, found nothing at ")
+    assert document["error"]["message"].startswith("show: expected a checkpoint's folder, or output of ")
