@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 
 from workbench.doctor_report import DoctorReport, Line, PlacementLine
 from workbench.installed import Installed, look_up, version_numbers
-from workbench.machine import NEURON_TOOLS, Machine, NeuronChips, look_at_chips, look_at_machine
+from workbench.machine import Machine, look_at_machine
+from workbench.neuron_discovery import hardware_lines, hardware_obstacles, look_at_neuron
+from workbench.neuron_timing import timing_lines
 from workbench.neuron_variables import PREFIXES, describe, nearest
 from workbench.placement_trial import Trial, try_placements
 from workbench.plan import DeviceName
-from workbench.settings import find_program, variables
-from workbench.units import bytes_text, count_text
+from workbench.settings import find_program, initial_variables, variables
+from workbench.units import bytes_text
 
 Progress = Callable[[str], None]
 
@@ -46,8 +48,9 @@ def examine(*, progress: Progress | None = None) -> DoctorReport:
     if progress is not None:
         progress("trying the placements in a process of its own")
     torch, neuron = look_up("torch", "torch"), look_up("torch-neuronx", "torch_neuronx")
-    chips, machine = look_at_chips(), look_at_machine()
-    obstacles = [*neuron_obstacles(neuron, look_up("neuronx-cc", "neuronxcc"), chips, sys.version_info[:2])]
+    sight, machine, found = look_at_neuron(), look_at_machine(), variables(PREFIXES)
+    software = neuron_obstacles(neuron, look_up("neuronx-cc", "neuronxcc"), sys.version_info[:2])
+    obstacles = [*hardware_obstacles(sight, found), *software]
     # With an obstacle the device is not tried: a trial would take cores, and could only fail.
     tried: list[DeviceName] = [name for name in PLACEMENTS if name != "neuron" or not obstacles]
     trials = try_placements(tried)
@@ -59,18 +62,18 @@ def examine(*, progress: Progress | None = None) -> DoctorReport:
         lines=(
             *_machine_lines(machine),
             *_software_lines(torch),
-            *_neuron_lines(neuron, chips),
-            *variable_lines(variables(PREFIXES)),
+            *_neuron_lines(neuron),
+            *hardware_lines(sight, found),
+            *variable_lines(found),
+            *timing_lines(initial_variables(PREFIXES), found, is_imported="torch_neuronx" in sys.modules),
         ),
     )
 
 
 def neuron_obstacles(
-    torch_neuronx: Installed, neuronx_cc: Installed, chips: NeuronChips, python: tuple[int, ...]
+    torch_neuronx: Installed, neuronx_cc: Installed, python: tuple[int, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Give what stands in the way of the placement `neuron`, with what to do; nothing where it can be tried."""
-    if not chips.nodes:
-        yield "no device node /dev/neuron*", "run on a trn2 machine whose Neuron driver is loaded"
+    """Give what of the software stands in the way of the placement `neuron`, with what to do."""
     registry = "install it from the AWS Neuron package registry, not from the public one"
     words = {
         "absent": ("torch-neuronx is not installed", registry),
@@ -160,8 +163,8 @@ def _software_lines(torch: Installed) -> Iterator[Line]:
     )
 
 
-def _neuron_lines(neuron: Installed, chips: NeuronChips) -> Iterator[Line]:
-    topic = "Neuron"
+def _neuron_lines(neuron: Installed) -> Iterator[Line]:
+    topic = "Neuron software"
     for found in (neuron, look_up("neuronx-cc", "neuronxcc"), look_up("nki", "nki")):
         yield _package_line(topic, found)
     program = find_program("neuronx-cc")
@@ -174,18 +177,6 @@ def _neuron_lines(neuron: Installed, chips: NeuronChips) -> Iterator[Line]:
         if program
         else "put the environment's bin folder on PATH: torch-neuronx starts it by name (documented)",
     )
-    nodes = ", ".join(chips.nodes[:4]) + (f" and {len(chips.nodes) - 4} more" if len(chips.nodes) > 4 else "")
-    yield Line(topic=topic, name="device nodes", state="ok" if nodes else "missing", found=nodes or "no /dev/neuron*",
-               advice="" if nodes else "a trn2 machine with the Neuron driver has one per chip")  # fmt: skip
-    if chips.tool is None:
-        yield Line(topic=topic, name="neuron-ls", state="missing", found=f"not on PATH and not in {NEURON_TOOLS}",
-                   advice="install the Neuron tools to see chips, cores and who holds them")  # fmt: skip
-    elif chips.problem:
-        yield Line(topic=topic, name="neuron-ls", state="problem", found=f"{chips.tool} gave no list: {chips.problem}",
-                   advice="run it by hand; without a loaded driver it lists nothing")  # fmt: skip
-    else:
-        text = f"{count_text(chips.chips or 0, 'chip')}, {count_text(chips.logical_cores or 0, 'logical core')}"
-        yield Line(topic=topic, name="neuron-ls", state="ok", found=text)
 
 
 def _package_line(topic: str, found: Installed) -> Line:

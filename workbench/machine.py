@@ -1,23 +1,15 @@
-"""What this machine gives a process: memory, cores, device nodes, and what `neuron-ls` says of the chips.
+"""What this machine gives a process: memory and cores.
 
 Read only; limits of a container count, since they and not the machine decide when a process is ended.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import psutil
-
-from workbench.settings import find_program
-
-NEURON_TOOLS = "/opt/aws/neuron/bin"
-"""Where the driver's tools are installed (documented)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,24 +31,6 @@ class Machine:
     usable_cores: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NeuronChips:
-    """What can be seen of the chips without starting the runtime.
-
-    Attributes:
-        nodes: device nodes, as in `/dev/neuron0`.
-        tool: path of neuron-ls, None where it is nowhere.
-        chips, logical_cores: as neuron-ls counts them, None where it gave no answer.
-        problem: why it gave none, "" where it did or was not asked.
-    """
-
-    nodes: tuple[str, ...]
-    tool: str | None
-    chips: int | None = None
-    logical_cores: int | None = None
-    problem: str = ""
-
-
 def look_at_machine(cgroup: Path = Path("/sys/fs/cgroup")) -> Machine:
     """Return memory and cores; `cgroup` is where a container's limits stand."""
     memory = psutil.virtual_memory()
@@ -74,24 +48,6 @@ def look_at_machine(cgroup: Path = Path("/sys/fs/cgroup")) -> Machine:
         cores=os.cpu_count() or 1,
         usable_cores=usable,
     )
-
-
-def look_at_chips(devices: Path = Path("/dev"), *, limit_s: float = 20.0) -> NeuronChips:
-    """Return what device nodes and neuron-ls tell; the tool is asked only where it is installed."""
-    nodes = tuple(str(path) for path in sorted(devices.glob("neuron[0-9]*")))
-    tool = find_program("neuron-ls", also_in=(NEURON_TOOLS,))
-    if tool is None:
-        return NeuronChips(nodes=nodes, tool=None)
-    try:
-        done = subprocess.run(
-            [tool, "--json-output"],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False,
-        )  # fmt: skip
-        chips = cast("list[dict[str, object]]", json.loads(done.stdout))
-        cores = sum(int(cast("int", chip["nc_count"])) for chip in chips)
-    except (OSError, subprocess.TimeoutExpired, ValueError, TypeError, KeyError) as error:
-        return NeuronChips(nodes=nodes, tool=tool, problem=f"{type(error).__name__}: {error}")
-    return NeuronChips(nodes=nodes, tool=tool, chips=len(chips), logical_cores=cores)
 
 
 def _whole(path: Path) -> int | None:

@@ -117,6 +117,23 @@ def visible_cores(machine: Machine, environment: Environment) -> VisibleCores:
     return VisibleCores(core_ids=ids, decided_by=decided, problems=tuple(problems), notes=tuple(notes))
 
 
+def value_problems(environment: Environment) -> list[str]:
+    """Return what is wrong with the values alone, whatever the machine has, a sentence each."""
+    problems: list[str] = []
+    text = environment.raw(VISIBLE_CORES)
+    try:
+        if text is not None and text.strip() not in ("", "-1"):
+            parse_visible_cores(text)
+    except ValueError as error:
+        problems.append(str(error))
+    for read in (requested_core_count, logical_nc_config):
+        try:
+            read(environment)
+        except ValueError as error:
+            problems.append(str(error))
+    return problems
+
+
 def lnc_problems(machine: Machine, environment: Environment) -> list[str]:
     """Return what is wrong with NEURON_LOGICAL_NC_CONFIG on this machine, a sentence each."""
     try:

@@ -11,11 +11,10 @@ import pytest
 from workbench.doctor import PLACEMENTS, examine, neuron_obstacles, variable_lines
 from workbench.doctor_report import DoctorReport, Line, PlacementLine
 from workbench.installed import Installed, look_up, version_numbers
-from workbench.machine import NeuronChips, look_at_chips, look_at_machine
+from workbench.machine import look_at_machine
 from workbench.neuron_variables import KNOWN, PREFIXES
 from workbench.placement_trial import Trial, run_trial, try_placements
 
-_CHIPS = NeuronChips(nodes=("/dev/neuron0",), tool="/opt/aws/neuron/bin/neuron-ls", chips=1, logical_cores=4)
 _REAL = Installed(name="torch-neuronx", kind="installed", version="2.14.3.0.1")
 _COMPILER = Installed(name="neuronx-cc", kind="installed", version="2.27.5334.0")
 
@@ -70,7 +69,7 @@ def test_a_placeholder_wheel_is_recognised_and_never_imported(tmp_path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     found = look_up("torch-neuronx", "torch_neuronx")
     assert (found.kind, found.version) == ("placeholder", "1.0")
-    obstacles = dict(neuron_obstacles(found, _COMPILER, _CHIPS, (3, 13)))
+    obstacles = dict(neuron_obstacles(found, _COMPILER, (3, 13)))
     assert list(obstacles) == ["torch-neuronx 1.0 is a placeholder wheel"]
     assert "uninstall" in obstacles["torch-neuronx 1.0 is a placeholder wheel"]
     refused = {name: Trial(placement=name, able=name == "host", words="x") for name in ("host", "dry", "virtual")}
@@ -101,7 +100,7 @@ def test_a_module_without_a_package_is_not_taken_for_one(tmp_path, monkeypatch) 
     monkeypatch.syspath_prepend(tmp_path)
     found = look_up("torch-neuronx", "torch_neuronx")
     assert (found.kind, found.place) == ("unnamed", str(tmp_path / "torch_neuronx.py"))
-    assert "belongs to no installed package" in next(neuron_obstacles(found, _COMPILER, _CHIPS, (3, 12)))[0]
+    assert "belongs to no installed package" in next(neuron_obstacles(found, _COMPILER, (3, 12)))[0]
 
 
 def test_versions_are_read_up_to_their_first_word() -> None:
@@ -111,17 +110,16 @@ def test_versions_are_read_up_to_their_first_word() -> None:
 
 
 def test_nothing_stands_in_the_way_of_a_complete_machine() -> None:
-    assert list(neuron_obstacles(_REAL, _COMPILER, _CHIPS, (3, 12))) == []
+    assert list(neuron_obstacles(_REAL, _COMPILER, (3, 12))) == []
 
 
 def test_every_obstacle_is_named() -> None:
     absent = Installed(name="x", kind="absent")
-    found = [words for words, _ in neuron_obstacles(absent, absent, NeuronChips(nodes=(), tool=None), (3, 11))]
-    assert len(found) == 4
-    assert "/dev/neuron" in found[0]
-    assert "torch-neuronx" in found[1]
-    assert "neuronx-cc" in found[2]
-    assert "3.12 to 3.14" in found[3]
+    found = [words for words, _ in neuron_obstacles(absent, absent, (3, 11))]
+    assert len(found) == 3
+    assert "torch-neuronx" in found[0]
+    assert "neuronx-cc" in found[1]
+    assert "3.12 to 3.14" in found[2]
 
 
 def test_a_known_variable_says_what_to_do_and_a_misspelt_one_asks() -> None:
@@ -143,18 +141,6 @@ def test_a_containers_limits_go_before_the_machines(tmp_path) -> None:
     found = look_at_machine(tmp_path)
     assert (found.memory_limit_bytes, found.available_bytes, found.usable_cores) == (1073741824, 1000000000, 1)
     assert look_at_machine(tmp_path / "absent").memory_limit_bytes is None
-
-
-def test_chips_are_counted_by_neuron_ls_and_a_failing_tool_is_a_problem(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "neuron0").touch()
-    tool = tmp_path / "neuron-ls"
-    tool.write_text('#!/bin/sh\necho \'[{"neuron_device": 0, "nc_count": 4}]\'\n')
-    tool.chmod(0o755)
-    found = look_at_chips(tmp_path)
-    assert (found.nodes, found.chips, found.logical_cores) == ((str(tmp_path / "neuron0"),), 1, 4)
-    tool.write_text("#!/bin/sh\necho 'no driver'\n")
-    assert look_at_chips(tmp_path).problem.startswith("JSONDecodeError")
 
 
 def test_a_trial_that_ends_its_process_is_an_answer() -> None:
