@@ -31,3 +31,7 @@ class ShapeBucketError(PortError, ValueError):
 
 class PlatformError(PortError, RuntimeError):
     """A device, a mode or a library that this machine or this port does not have."""
+
+
+class KernelUnavailableError(PortError, AttributeError):
+    """A kernel factory that the back end of this platform does not have."""

@@ -44,6 +44,25 @@ def load_rows(pool_ND: Tensor, slot: Tensor) -> Tensor:
     return F.embedding(slot.clamp(min=0), pool_ND)
 
 
+def load_known_rows(table_ND: Tensor, index: Tensor) -> Tensor:
+    """Return rows of a table by number; zeros where the number names no row.
+
+    Args:
+        table_ND: (N, D), any dtype; 8-bit tables contiguous. No row is reserved, as row 0 is for `load_rows`.
+        index: int32 or int64, any shape, any value.
+
+    Returns:
+        (*index.shape, D), dtype of the table.
+    """
+    last = table_ND.shape[0] - 1
+    known = ((index >= 0) & (index <= last)).unsqueeze(-1)
+    picked = index.clamp(0, last)
+    rows = gather_table_rows(table_ND, picked) if table_ND.element_size() == 1 else F.embedding(picked, table_ND)
+    if rows.element_size() == 1:  # bytes: not every 8-bit dtype can be compared or selected
+        return torch.where(known, rows.view(torch.uint8), 0).view(rows.dtype)
+    return torch.where(known, rows, 0)
+
+
 def store_rows(pool_ND: Tensor, slot_T: Tensor, rows_TD: Tensor) -> None:
     """Write rows into a cache pool in place; rows with slot -1 leave it unchanged.
 

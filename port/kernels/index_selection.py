@@ -14,6 +14,9 @@ from torch import Tensor
 MAX_SCORE_ELEMENTS = 64 * 1024 * 1024
 """Most per-head scores held at a time (256 MiB of float32)."""
 
+_LARGEST_SCORE = torch.finfo(torch.bfloat16).max
+"""Cap of a block's score, below the +inf of the newest block."""
+
 
 def index_scores(
     query_THI: Tensor,
@@ -61,16 +64,32 @@ def candidate_blocks(score_TC: Tensor, length_T: Tensor, *, block_size: int, top
         bool (T, B) with B = ceil(C / block_size). A block scores as its best visible entry; the block that holds the
         newest visible entry is always kept; blocks without a visible entry never are.
     """
+    best = block_scores(score_TC, length_T, block_size=block_size)
+    block = torch.arange(best.shape[1], dtype=torch.int32, device=score_TC.device)
+    visible = block * block_size < length_T.unsqueeze(-1)
+    return _best(best, visible, topk_blocks)
+
+
+def block_scores(score_TC: Tensor, length_T: Tensor, *, block_size: int) -> Tensor:
+    """Return the score of each block of entries: its best visible entry.
+
+    Args:
+        score_TC: (T, C), -inf where an entry is not visible.
+        length_T: int32 (T,), visible entries of each query.
+        block_size: entries per block.
+
+    Returns:
+        float32 (T, B), B = ceil(C / block_size), at most the largest finite bfloat16; +inf for the block that holds
+        the newest visible entry, -inf for one without a visible entry.
+    """
     tokens, entries = score_TC.shape
     blocks = -(-entries // block_size)
     padded = torch.full((tokens, blocks * block_size), -torch.inf, dtype=torch.float32, device=score_TC.device)
     padded[:, :entries] = score_TC.to(torch.float32)
-    best = padded.unflatten(-1, (blocks, block_size)).amax(dim=-1)
-    block = torch.arange(blocks, device=score_TC.device)
+    best = padded.unflatten(-1, (blocks, block_size)).amax(dim=-1).clamp(max=_LARGEST_SCORE)
     newest = torch.div(length_T - 1, block_size, rounding_mode="floor")
-    best = torch.where(block == newest.unsqueeze(-1), torch.inf, best)
-    visible = block * block_size < length_T.unsqueeze(-1)
-    return _best(best, visible, topk_blocks)
+    block = torch.arange(blocks, dtype=torch.int32, device=score_TC.device)
+    return torch.where(block == newest.unsqueeze(-1), torch.inf, best)
 
 
 def restrict_to_blocks(score_TC: Tensor, blocks_TB: Tensor, *, block_size: int) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from port.config import ModelConfig
 from port.kernels.attention import KeySource, sparse_attention
 from port.kernels.gather import load_rows, store_rows
+from port.kernels.index_lists import paged_slots, shift_index
 from port.kernels.linear import grouped_linear
 from port.kernels.rotary import rotate_tail
 from port.model.compressor import Compressor
@@ -168,16 +169,14 @@ class Attention(nn.Module):
             rows = state.compressed[self._source("kv_source")]
             columns = min(entries.shape[1], rows.shape[0])
             entries = entries[:, :columns]
-            return KeySource(rows, torch.where(entries >= 0, entries + batch.ks[key].unsqueeze(-1), -1))
+            return KeySource(rows, shift_index(entries, batch.ks[key].unsqueeze(-1)))
         assert cache.ca_cache is not None, "a layer with a ratio reads a compressed cache"
         assert batch.block_tables is not None, "a decode batch has block tables"
         per_block = cache.ca_cache.shape[1]
         columns = min(entries.shape[1], batch.block_tables.shape[1] * per_block)
         entries = entries[:, :columns]
-        known = entries.clamp(min=0)
-        block = batch.block_tables.gather(1, torch.div(known, per_block, rounding_mode="floor").to(torch.int64))
-        slots = block * per_block + known % per_block
-        return KeySource(cache.ca_cache.flatten(0, 1), torch.where(entries >= 0, slots, -1))
+        slots = paged_slots(entries, batch.block_tables, entries_per_block=per_block, valid_NJ=entries >= 0)
+        return KeySource(cache.ca_cache.flatten(0, 1), slots)
 
     def _output(self, mixed: Tensor) -> Tensor:
         """Return the grouped low-rank output projection of (T, heads, head_dim): (T, D)."""

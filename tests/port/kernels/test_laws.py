@@ -19,18 +19,23 @@ import torch
 import port.kernels
 from port.kernels import (
     attention,
+    cache_records,
     compress,
     dequantize,
     engram_gate,
     exponents,
     gather,
     hyper_connections,
+    index_lists,
     index_selection,
     linear,
     normalize,
+    paged_copy,
     quantize,
     rotary,
     routing,
+    row_pipeline,
+    sampling_rows,
     swiglu,
 )
 
@@ -47,6 +52,8 @@ FP8_WEIGHT, FP8_SCALE = quantize.quantize_fp8_tiles(seeded(64, 64))
 FP4_WEIGHT, FP4_SCALE = quantize.quantize_fp4_rows(seeded(64, 64))
 INDEX = torch.tensor([[0, -1], [2, 1], [3, 3]], dtype=torch.int32)
 BYTES = torch.arange(32, dtype=torch.uint8).view(8, 4)
+LENGTHS = torch.tensor([2, 0, 3], dtype=torch.int32)
+I32, U8 = torch.int32, torch.uint8
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,19 @@ CASES = [
         {"scale": 0.5, "operands": F32, "probability_dtype": F32},
         (SAME,),
     ),
+    Case(cache_records.encode_rows, lambda d: (seeded(3, 64, dtype=d), cache_records.FP8_MAIN), {}, (U8, U8)),
+    Case(
+        cache_records.decode_rows,
+        lambda d: (BYTES.flatten(), BYTES.flatten()[:2], cache_records.FP4_INDEX),
+        {"out_dtype": BF16},
+        (BF16,),
+    ),
+    Case(
+        cache_records.read_slots,
+        lambda d: (torch.ones(4, 2, 1, 34, dtype=U8), INDEX, cache_records.FP4_INDEX),
+        {},
+        (U8, U8),
+    ),
     Case(compress.pool_groups, lambda d: (seeded(3, 2, 4), seeded(3, 2, 4)), {}, (F32,)),
     Case(dequantize.dequantize_fp8_tiles, lambda d: (FP8_WEIGHT, FP8_SCALE), {}, (F32,)),
     Case(dequantize.dequantize_fp8_tiles, lambda d: (FP8_WEIGHT, FP8_SCALE), {"out_dtype": BF16}, (BF16,)),
@@ -88,6 +108,8 @@ CASES = [
     Case(gather.gather_table_rows, lambda d: (BYTES.view(FP8), INDEX.clamp(min=0)), {}, (FP8,)),
     Case(gather.gather_table_rows, lambda d: (BYTES.view(E8M0), INDEX.clamp(min=0)), {}, (E8M0,)),
     Case(gather.load_rows, lambda d: (seeded(4, 3, dtype=d), INDEX), {}, (SAME,)),
+    Case(gather.load_known_rows, lambda d: (seeded(4, 3, dtype=d), INDEX - 1), {}, (SAME,)),
+    Case(gather.load_known_rows, lambda d: (BYTES.view(FP8), INDEX), {}, (FP8,)),
     Case(hyper_connections.mixing_values, lambda d: (seeded(3, 2, 4, dtype=d), seeded(8, 8)), {"eps": 1e-20}, (F32,)),
     Case(
         hyper_connections.mixing_values,
@@ -108,6 +130,24 @@ CASES = [
         lambda d: (seeded(3, 4, dtype=d), seeded(3, 2, 4, dtype=d), seeded(3, 2), seeded(3, 2, 2)),
         {},
         (SAME,),
+    ),
+    Case(index_lists.range_index, lambda d: (LENGTHS, LENGTHS), {"width": 4, "ring": 3}, (I32,)),
+    Case(index_lists.two_ranges_index, lambda d: (INDEX.view(1, 6)[:, :4].clamp(min=0),), {"width": 4}, (I32,)),
+    Case(index_lists.shift_index, lambda d: (INDEX, 7), {}, (I32,)),
+    Case(
+        index_lists.paged_slots,
+        lambda d: (INDEX, INDEX.clamp(min=0)),
+        {"entries_per_block": 2, "valid_NJ": INDEX >= 0},
+        (I32,),
+    ),
+    Case(index_lists.flat_table_slots, lambda d: (INDEX, LENGTHS), {"entries_per_block": 2}, (I32,)),
+    Case(index_lists.compact_lengths, lambda d: (INDEX, LENGTHS), {"block_size": 2}, (I32,)),
+    Case(index_lists.restore_candidates, lambda d: (INDEX, INDEX), {"block_size": 2}, (I32,)),
+    Case(
+        index_selection.block_scores,
+        lambda d: (seeded(3, 7, dtype=d), torch.tensor([7, 7, 7], dtype=torch.int32)),
+        {"block_size": 2},
+        (F32,),
     ),
     Case(
         index_selection.index_scores,
@@ -152,6 +192,12 @@ CASES = [
         (BF16,),
     ),
     Case(normalize.rms_norm, lambda d: (seeded(3, 4, dtype=d), seeded(4, dtype=BF16)), {"eps": 1e-20}, (SAME,)),
+    Case(
+        paged_copy.segment_slots,
+        lambda d: (torch.tensor([[1, 0, 2, 1]], dtype=I32),),
+        {"rows": 4, "entries_per_block": 2},
+        (I32, torch.bool),
+    ),
     Case(quantize.quantize_fp8_rows, lambda d: (seeded(3, 64, dtype=d),), {}, (FP8, E8M0)),
     Case(quantize.quantize_fp4_rows, lambda d: (seeded(3, 64, dtype=d),), {}, (torch.int8, E8M0)),
     Case(quantize.quantize_fp4_e4m3_rows, lambda d: (seeded(3, 64, dtype=d),), {}, (torch.int8, FP8)),
@@ -172,14 +218,32 @@ CASES = [
     Case(routing.affinities, lambda d: (seeded(3, 5),), {}, (F32,)),
     Case(routing.route, lambda d: (seeded(3, 5), seeded(5)), {"topk": 2, "scaling": 1.5}, (torch.int64, F32)),
     Case(
+        row_pipeline.prepare_rows,
+        lambda d: (seeded(3, 8, dtype=d), seeded(8), (seeded(3, 2), seeded(3, 2))),
+        {"eps": 1e-6, "rotary_offset": 2},
+        (SAME, SAME),
+    ),
+    Case(sampling_rows.request_of_rows, lambda d: (LENGTHS, LENGTHS), {"rows": 6}, (I32, I32, torch.bool)),
+    Case(sampling_rows.spread_to_rows, lambda d: (seeded(3, dtype=d), LENGTHS.clamp(max=2)), {}, (SAME,)),
+    Case(sampling_rows.look_up_key, lambda d: (INDEX, seeded(3, 2, dtype=d), LENGTHS), {}, (SAME,)),
+    Case(sampling_rows.look_up_column, lambda d: (seeded(3, 2, dtype=d), LENGTHS), {}, (SAME,)),
+    Case(
+        sampling_rows.mask_tokens,
+        lambda d: (seeded(3, 40), torch.tensor([[5, -1], [0, 1]], dtype=I32), INDEX[0].clamp(min=0), INDEX[0]),
+        {},
+        (F32,),
+    ),
+    Case(
         swiglu.clamped_swiglu,
         lambda d: (seeded(3, 4, dtype=d), seeded(3, 4, dtype=d), seeded(3, 1)),
         {"limit": 1.0},
         (F32,),
     ),
 ]
-IN_PLACE = {"store_rows"}
-"""Kernels that change an argument; `test_gather.py` says what."""
+IN_PLACE = {"store_rows", "write_slots", "compress_decode_rows", "compress_prefill_rows"}
+"""Kernels that change an argument; their tests say what."""
+NO_TENSORS = {"format_of"}
+"""Functions of numbers alone."""
 
 
 def kernel_modules():
@@ -214,7 +278,7 @@ by_dtype = pytest.mark.parametrize("dtype", [F32, BF16], ids=["float32", "bfloat
 
 
 def test_every_kernel_is_under_the_laws():
-    assert public_kernels(kernel_modules()) == {case.kernel.__name__ for case in CASES} | IN_PLACE
+    assert public_kernels(kernel_modules()) == {case.kernel.__name__ for case in CASES} | IN_PLACE | NO_TENSORS
 
 
 @by_name
@@ -240,7 +304,7 @@ def test_the_same_input_gives_the_same_bits(case):
 
 
 def test_kernels_import_torch_only():
-    allowed = {"torch", "math", "typing"}
+    allowed = {"torch", "dataclasses", "math", "typing"}
     for path in Path(port.kernels.__path__[0]).glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
