@@ -43,10 +43,9 @@ def _open_virtual(placement: Placement) -> Device:
 
 
 def _open_neuron(placement: Placement) -> Device:
-    raise DeviceError(
-        f"placement neuron:{placement.index} needs torch_neuronx on a machine with a NeuronCore, and its driver is not "
-        "part of this version. Use 'host' for numbers, or 'dry' for shapes, device strings and allocations."
-    )
+    from workbench.devices.neuron import NeuronDevice
+
+    return NeuronDevice(index=placement.index)
 
 
 LOADERS: dict[DeviceName, Callable[[Placement], Device]] = {

@@ -30,7 +30,7 @@ def test_host_has_one_core() -> None:
         open_device(Placement(index=2))
 
 
-@pytest.mark.parametrize("name", ["virtual", "neuron"])
+@pytest.mark.parametrize("name", ["virtual"])
 def test_a_placement_of_a_later_version_says_what_to_use_instead(name) -> None:
     with pytest.raises(DeviceError, match=rf"{name}:3 .* 'host' for numbers, or 'dry'") as error:
         open_device(Placement(device=name, index=3))
@@ -40,3 +40,9 @@ def test_a_placement_of_a_later_version_says_what_to_use_instead(name) -> None:
 def test_an_unknown_placement_lists_the_known_ones() -> None:
     with pytest.raises(DeviceError, match=f"expected one of {', '.join(LOADERS)}; found 'gpu'"):
         open_device(Placement(device="gpu"))  # pyright: ignore[reportArgumentType]
+
+
+def test_a_core_without_its_library_says_what_to_use_instead() -> None:
+    with pytest.raises(DeviceError, match=r"torch-neuronx is not installed.* 'virtual' simulates a core") as error:
+        open_device(Placement(device="neuron", index=3))
+    assert error.value.exit_code == 3
