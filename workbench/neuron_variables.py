@@ -124,6 +124,23 @@ _ALL: tuple[Variable, ...] = (
     Variable(name="TORCH_NEURONX_METRICS_ENABLED", meaning="1 counts compiles and cache hits", basis="source"),
     Variable(name="TORCH_NEURONX_RETAIN_DEVICE_MODE", meaning="1 keeps outputs on the inputs' device", basis="source"),
     Variable(name="TORCH_NEURONX_NEURONX_CC_TIMEOUT", meaning="seconds until a compile is ended", basis="source"),
+    Variable(
+        name="NEURON_VISIBLE_DEVICES",
+        meaning="seen in a fork of vllm-neuron; not a variable of the runtime",
+        advice="set NEURON_RT_VISIBLE_CORES, which the runtime reads",
+        basis="field",
+    ),
+    Variable(name="NEURON_PROCESS_TAG", meaning="a name for this process in neuron-monitor"),
+    Variable(
+        name="NEURON_RT_LOG_LEVEL_TDRV", meaning="how much the runtime's device layer tells; info: memory by graph"
+    ),
+    Variable(name="NEURON_RT_LOG_LEVEL_NMGR", meaning="how much the runtime's manager tells"),
+    Variable(name="NEURON_RT_ALLOW_LEGACY_NEFF", meaning="set by importing torch_neuronx", basis="source"),
+    Variable(name="NEURON_RT_DBG_ZEROCOPY", meaning="set by importing torch_neuronx", basis="source"),
+    Variable(name="TORCH_NEURONX_ENABLE_ASYNC_NRT", meaning="set by importing torch_neuronx", basis="source"),
+    Variable(name="TORCH_NEURONX_MLIR_ATEN_OPS", meaning="set by importing torch_neuronx", basis="source"),
+    Variable(name="TORCH_NEURONX_ENABLE_CONCATENATION", meaning="whether eager operations are joined", basis="source"),
+    Variable(name="TORCH_NEURONX_ENABLE_PROLOGUE", meaning="1 folds views into the next operation", basis="source"),
     Variable(name="NKI_COMPILE_CACHE_URL", meaning="where compiled kernels are kept", basis="field"),
 )
 

@@ -19,6 +19,7 @@ from typing import cast
 from port.deep_cluster.listing import NO_DEVICE, counted_ids, known_version, machine_of, numa_node
 from port.deep_cluster.machine import Machine, NeuronDevice, NeuronProcess
 from port.deep_cluster.neuron_ls_table import is_table, parse_table
+from port.deep_cluster.number_lists import parse_numbers
 
 TOOLS_FOLDER = "/opt/aws/neuron/bin"
 """Where the driver's tools are installed (documented)."""
@@ -99,7 +100,7 @@ def parse_json(text: str) -> Machine:
     start = re.search(r"^\s*(?=\[|null\b|\{)", text, re.MULTILINE)
     try:
         body = json.loads(text[start.end() :] if start else text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"neuron-ls: expected a JSON array of devices; found text that is no whole JSON ({error}). "
             "Save the output of `neuron-ls --json-output` again."
@@ -208,6 +209,8 @@ def _whole(body: Mapping[str, object], key: str, where: str) -> int | None:
 
 
 def _ids(value: object, where: str) -> tuple[int, ...]:
+    if isinstance(value, str):
+        return parse_numbers(value, where=where)
     items = cast("list[object]", value) if isinstance(value, list) else [value]
     if any(isinstance(item, bool) or not str(item).strip().isdigit() for item in items):
         raise ValueError(f"{where}: expected a list of whole numbers; found {value!r}")

@@ -21,13 +21,15 @@ from port.deep_cluster.monitor_records import (
 
 Body = Mapping[str, object]
 
+_HEAD_LINES = 20
+"""Lines in which a stream must begin; log lines may stand before it."""
+
 
 def is_stream(text: str) -> bool:
     """Say whether text begins like a neuron-monitor stream, a cut one included."""
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    return first.lstrip().startswith("{") and any(
-        f'"{key}"' in text[:100_000] for key in ("neuron_runtime_data", "neuron_hardware_info", "system_data")
-    )
+    head = [line for line in text[:100_000].splitlines() if line.strip()][:_HEAD_LINES]
+    keys = ("neuron_runtime_data", "neuron_hardware_info", "system_data")
+    return any(line.startswith("{") for line in head) and any(f'"{key}"' in text[:100_000] for key in keys)
 
 
 def parse_stream(text: str) -> MonitorStream:
@@ -48,7 +50,7 @@ def parse_stream(text: str) -> MonitorStream:
     for number, line in lines:
         try:
             body = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == lines[-1][0] and line.lstrip().startswith("{"):
                 is_partial = True
             else:
@@ -67,7 +69,7 @@ def _whole_document(text: str) -> object:
         return None
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -205,7 +207,8 @@ def _counts_or_none(value: object) -> dict[str, int] | None:
 
 
 def _rows(value: object) -> list[Body]:
-    return [cast("Body", one) for one in cast("list[object]", value or []) if isinstance(one, Mapping)]
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("Body", one) for one in items if isinstance(one, Mapping)]
 
 
 def _object(value: object) -> Body:

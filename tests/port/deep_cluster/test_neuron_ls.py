@@ -105,7 +105,8 @@ def test_log_lines_before_the_document_are_passed_over() -> None:
         ([listed(0), listed(1, neuroncore_ids=[3, 4, 5, 6])], "found core id 3 more than once"),
         ([listed(0, neuroncore_ids=[0, 1])], "expected nc_count ids, 4; found 2"),
         ([listed(0, nc_count="four")], "expected a whole number as nc_count; found 'four'"),
-        ([listed(0, connected_to="x")], "connected_to: expected a list of whole numbers"),
+        ([listed(0, connected_to=["x"])], "connected_to: expected a list of whole numbers"),
+        ([listed(0, connected_to="x")], "connected_to: expected numbers and ranges"),
         ([listed(0, neuron_processes=[{}])], "expected a pid"),
         ([7], "expected an object; found int"),
         ({"a": 1}, "expected a JSON array of devices; found dict"),
@@ -187,3 +188,16 @@ def test_everything_can_be_written_as_json() -> None:
     body = json.loads(json.dumps(parse_json(json.dumps([listed(0)])).to_dict()))
     assert body["devices"][0]["core_ids"] == [0, 1, 2, 3]
     assert body["links_to_invisible_devices"] == [1]
+
+
+def test_ids_may_be_written_as_ranges() -> None:
+    assert parse_json(json.dumps([listed(2, neuroncore_ids="8-11", connected_to="3, 1")])).core_ids == (8, 9, 10, 11)
+
+
+def test_no_text_whatever_makes_it_raise() -> None:
+    whole = json.dumps([listed(0, neuron_processes=[{"pid": 1}])], indent=1)
+    for cut in range(0, len(whole), 3):
+        for text in (whole[:cut], whole[cut:], whole[:cut] + "null" + whole[cut + 4 :]):
+            machine = read_output(text, "", 0)
+            assert machine.is_available or machine.reason
+    assert read_output("[" * 100_000, "", 0).cause == "unreadable"

@@ -116,3 +116,21 @@ def test_nothing_is_an_empty_stream() -> None:
     assert parse_stream("").samples == ()
     assert not is_stream('[{"neuron_device": 0}]')
     json.dumps(parse_stream(sample(runtime())).to_dict())
+
+
+def test_no_text_whatever_makes_it_raise() -> None:
+    counters = {"neuroncores_in_use": {"0": {"neuroncore_utilization": 1.5}}, "error": ""}
+    whole = sample(runtime(neuroncore_counters=counters), system_data={"memory_info": {}})
+    for cut in range(0, len(whole), 3):
+        for piece in ("null", "5", '"x"', "[]", "{}"):
+            parse_stream(whole[:cut] + piece + whole[cut + 4 :]).to_dict()
+        assert parse_stream(f"{whole}\n{whole[: cut + 1]}").samples[0].runtimes[0].utilization == {0: 1.5}
+    for key in ("neuron_runtime_data", "system_data", "neuron_hardware_info", "instance_info"):
+        for value in (None, 5, "x", [1], {"a": 1}):
+            assert len(parse_stream(json.dumps({key: value})).samples) == 1
+
+
+def test_log_lines_before_the_stream_are_passed_over() -> None:
+    text = 'time="t" level=info msg="starting"\n' + sample()
+    assert is_stream(text)
+    assert len(parse_stream(text).samples) == 1
