@@ -72,7 +72,7 @@ def read_saved(path: Path, names: Iterable[str] | None = None, *, is_certain: bo
         is_certain: as for `recognise`.
     """
     if path.is_file():
-        found = _of_file(path)
+        found = _of_file(path, is_certain=is_certain)
         return () if found is None else (NeuronOutput(name=path.name, found=found),)
     if not path.is_dir():
         return ()
@@ -87,7 +87,7 @@ def read_saved(path: Path, names: Iterable[str] | None = None, *, is_certain: bo
         if found is not None:
             outputs.append(NeuronOutput(name=path.name, found=found, exit_code=code))
     for file in files:
-        if file not in parts.values() and (found := _of_file(file)) is not None:
+        if file not in parts.values() and (found := _of_file(file, is_certain=is_certain)) is not None:
             outputs.append(NeuronOutput(name=file.name, found=found))
     return tuple(outputs)
 
@@ -98,12 +98,20 @@ def _is_listing(text: str) -> bool:
     return bool(_DEVICE_LIST.search(text)) and ('"neuron_device"' in text or '"nc_count"' in text)
 
 
-def _of_file(file: Path) -> Machine | MonitorStream | None:
+def _of_file(file: Path, *, is_certain: bool) -> Machine | MonitorStream | None:
     with file.open("rb") as stream:
         head = stream.read(_HEAD_BYTES)
-    if b"\0" in head or not re.match(rb"\s*(\[|\{|null\b|\+-|instance-|\w+=)", head):
+    if b"\0" in head:
         return None
-    return recognise(file.read_text(encoding="utf-8", errors="replace"))
+    looks_like_it = re.match(rb"\s*(\[|\{|null\b|\+-|instance-|\w+=)", head)
+    found = recognise(file.read_text(encoding="utf-8", errors="replace")) if looks_like_it else None
+    if found is None and is_certain:
+        # Cut so short, or so empty, that only the name of the file tells which tool wrote it.
+        if "monitor" in _stem(file):
+            return parse_stream(_text(file))
+        if re.fullmatch(r"neuron[-_]?ls", _stem(file)):
+            return read_output(_text(file))
+    return found
 
 
 def _stem(file: Path) -> str:

@@ -103,6 +103,12 @@ def test_failures_of_every_kind(tmp_path: Path, files: dict[str, str], expected:
     assert differences(tmp_path, files, expected) == ""
 
 
+@pytest.mark.parametrize("text", ["", '{"neuron_ru'])
+def test_files_cut_to_nothing_are_known_by_their_names(tmp_path: Path, text: str) -> None:
+    assert differences(tmp_path, {"neuron-monitor.ndjson": text}, {"samples": 0, "partial_last_line": bool(text)}) == ""
+    assert differences(tmp_path, {"neuron-ls.json": text}, {"devices": 0, "available": False}) == ""
+
+
 def test_two_outputs_in_one_folder_are_told_apart(tmp_path: Path) -> None:
     files = {"a.json": json.dumps([listed(0)]), "b.json": json.dumps([listed(0), listed(1)])}
     expected = {"files": {"a.json": {"devices": 1}, "b.json": {"devices": 2, "lnc": 2}}}
