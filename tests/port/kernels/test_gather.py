@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from port.kernels.gather import gather_table_rows, load_rows, store_rows
+from port.kernels.gather import gather_table_rows, load_known_rows, load_rows, store_rows
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 6, 32], ids=lambda width: f"width{width}")
@@ -44,3 +44,16 @@ def test_a_store_converts_to_the_dtype_of_the_pool():
     pool = torch.zeros(2, 1, dtype=torch.bfloat16)
     store_rows(pool, torch.tensor([1]), torch.tensor([[1.001]]))
     assert pool[1].item() == 1.0
+
+
+def test_a_number_that_names_no_row_gives_zeros():
+    table = torch.arange(1.0, 7.0).view(3, 2)
+    rows = load_known_rows(table, torch.tensor([2, -1, 3, 0], dtype=torch.int32))
+    assert rows.tolist() == [[5.0, 6.0], [0.0, 0.0], [0.0, 0.0], [1.0, 2.0]]
+
+
+def test_rows_of_bytes_that_are_not_numbers_can_be_zeros_too():
+    table = torch.arange(8, dtype=torch.uint8).view(2, 4).view(torch.float8_e8m0fnu)
+    rows = load_known_rows(table, torch.tensor([1, 5]))
+    assert rows.dtype == table.dtype
+    assert rows.view(torch.uint8).tolist() == [[4, 5, 6, 7], [0, 0, 0, 0]]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from port import tilelang_ops as ops
-from port.tilelang_ops.table import ROWS
+from port.tilelang_ops.table import ROWS, row
 from tests.port.tilelang_ops.numbers import bf16, empty_ints, f32, ints
 
 REFUSED = ("sort", "nonzero", "_local_scalar_dense", "masked_select", "unique", "histc", "multinomial", "rand")
@@ -135,7 +136,9 @@ by_case = pytest.mark.parametrize("case", CASES, ids=[f"{i}-{case.name}" for i, 
 
 
 def test_every_decode_kernel_is_under_the_laws() -> None:
-    assert {case.name for case in CASES} == {row.name for row in ROWS if row.works and row.phase in ("decode", "both")}
+    assert {case.name for case in CASES} == {
+        entry.name for entry in ROWS if entry.works and entry.phase in ("decode", "both")
+    }
 
 
 def clones(values: tuple) -> tuple:
@@ -146,6 +149,14 @@ def same(one: object, other: object) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
     return one == other
+
+
+@by_case
+def test_kernels_take_the_tensors_of_the_table(case: Case) -> None:
+    entry = row(case.name)
+    assert ", ".join(inspect.signature(case.kernel).parameters) == ", ".join(
+        filter(None, (entry.tensors, entry.outputs))
+    )
 
 
 @by_case
