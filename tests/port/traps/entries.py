@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from port.kernels.gather import load_rows
-from port.kernels.index_selection import candidate_blocks, restrict_to_blocks
+from port.kernels.index_selection import block_scores, restrict_to_blocks
 from port.model.attention import Attention
 from port.model.indexer import Indexer
 from port.model.taps import RecordingTap
@@ -206,9 +206,7 @@ ENTRY_TRAPS = (
         number=8,
         name="newest_block_is_pinned",
         check=selections_follow_the_candidate_rules,
-        plant=rewrite_function(
-            candidate_blocks, ("torch.where(block == newest.unsqueeze(-1), torch.inf, best)", "best")
-        ),
+        plant=rewrite_function(block_scores, ("torch.where(block == newest.unsqueeze(-1), torch.inf, best)", "best")),
         golden=True,
     ),
     Trap(
