@@ -11,6 +11,8 @@ blocks.
 import torch
 from torch import Tensor
 
+from port.kernels.topk import left_packed, top_mask
+
 MAX_SCORE_ELEMENTS = 64 * 1024 * 1024
 """Most per-head scores held at a time (256 MiB of float32)."""
 
@@ -110,7 +112,7 @@ def select_entries(score_TC: Tensor, *, topk: int) -> Tensor:
     """
     wide = score_TC.to(torch.float32)
     chosen = _best(wide, wide > -torch.inf, topk)
-    return _positions(chosen, topk)
+    return left_packed(chosen, topk)
 
 
 def _score_rows(query_THI: Tensor, weight_TH: Tensor, keys: Tensor, operands: torch.dtype, per_head: bool) -> Tensor:
@@ -128,19 +130,4 @@ def _best(value_TC: Tensor, allowed_TC: Tensor, count: int) -> Tensor:
     columns = value_TC.shape[-1]
     if columns <= count:
         return allowed_TC
-    value_TC = torch.where(allowed_TC, value_TC, -torch.inf)
-    last_kept = value_TC.topk(count, dim=-1).values[:, -1:]
-    above = value_TC > last_kept
-    equal = value_TC == last_kept
-    room = count - above.sum(dim=-1, keepdim=True, dtype=torch.int32)
-    return (above | (equal & (equal.cumsum(dim=-1, dtype=torch.int32) <= room))) & allowed_TC
-
-
-def _positions(chosen_TC: Tensor, columns: int) -> Tensor:
-    """Return the true columns of each row, ascending and left-packed, padded with -1."""
-    tokens, entries = chosen_TC.shape
-    place = chosen_TC.cumsum(dim=-1) - 1
-    place = torch.where(chosen_TC, place, columns)  # what was not chosen lands in a spare last column
-    position = torch.arange(entries, dtype=torch.int32, device=chosen_TC.device).expand(tokens, entries)
-    packed = torch.full((tokens, columns + 1), -1, dtype=torch.int32, device=chosen_TC.device)
-    return packed.scatter_(1, place, position)[:, :columns]
+    return top_mask(torch.where(allowed_TC, value_TC, -torch.inf), count) & allowed_TC

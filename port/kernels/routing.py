@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from port.kernels.topk import top_columns
+
 _SUM_EPS = 1e-20
 _LINEAR_ABOVE = 20.0
 
@@ -33,6 +35,6 @@ def route(logit_TE: Tensor, bias_E: Tensor, *, topk: int, scaling: float) -> tup
         ids int64 (T, K), by descending biased affinity, equal ones by ascending id; weights float32 (T, K).
     """
     affinity = affinities(logit_TE)
-    ids = torch.sort(affinity + bias_E, dim=-1, descending=True, stable=True).indices[:, :topk]
+    ids = top_columns(affinity + bias_E, topk)[1].to(torch.int64)
     chosen = affinity.gather(-1, ids)
     return ids, chosen / (chosen.sum(dim=-1, keepdim=True) + _SUM_EPS) * scaling

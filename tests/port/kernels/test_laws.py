@@ -24,6 +24,7 @@ from port.kernels import (
     dequantize,
     engram_gate,
     exponents,
+    fixed_point,
     gather,
     hyper_connections,
     index_lists,
@@ -31,12 +32,15 @@ from port.kernels import (
     linear,
     normalize,
     paged_copy,
+    philox,
     quantize,
     rotary,
     routing,
     row_pipeline,
+    sampling,
     sampling_rows,
     swiglu,
+    topk,
 )
 
 F32, BF16 = torch.float32, torch.bfloat16
@@ -54,6 +58,9 @@ INDEX = torch.tensor([[0, -1], [2, 1], [3, 3]], dtype=torch.int32)
 BYTES = torch.arange(32, dtype=torch.uint8).view(8, 4)
 LENGTHS = torch.tensor([2, 0, 3], dtype=torch.int32)
 I32, U8 = torch.int32, torch.uint8
+COUNTERS = torch.arange(12, dtype=I32).view(3, 4)
+SEEDS = torch.tensor([3, 1, 2], dtype=torch.int64)
+SHARES = torch.tensor([0.5, 1.0, 0.25])
 
 
 @dataclass(frozen=True)
@@ -233,6 +240,29 @@ CASES = [
         {},
         (F32,),
     ),
+    Case(philox.philox4x32, lambda d: (COUNTERS, COUNTERS[:, :2]), {}, (I32,)),
+    Case(philox.multiply_words, lambda d: (COUNTERS, 7), {}, (I32, I32)),
+    Case(philox.draw_words, lambda d: (SEEDS, LENGTHS), {"case": 1}, (I32,)),
+    Case(fixed_point.fixed_point_weights, lambda d: (SHARES,), {}, (I32,)),
+    Case(fixed_point.unit_threshold, lambda d: (SHARES,), {}, (I32, torch.bool)),
+    Case(fixed_point.word_below, lambda d: (COUNTERS, COUNTERS), {}, (torch.bool,)),
+    Case(fixed_point.draw_columns, lambda d: (COUNTERS[:, :3] + 1, COUNTERS[:, :2]), {}, (I32,)),
+    Case(sampling.filtered_logprobs, lambda d: (seeded(3, 9), SHARES, SHARES, LENGTHS), {}, (F32,)),
+    Case(sampling.draw_tokens, lambda d: (seeded(3, 9).log_softmax(1), SEEDS, LENGTHS), {}, (I32,)),
+    Case(sampling.sample_rows, lambda d: (seeded(3, 9), SHARES, SHARES, LENGTHS, SEEDS, LENGTHS), {}, (F32, I32)),
+    Case(sampling.forbid_tokens, lambda d: (seeded(3, 9), LENGTHS), {}, (F32,)),
+    Case(sampling.sum_smaller_probs, lambda d: (seeded(3, 9).log_softmax(1), LENGTHS), {}, (F32,)),
+    Case(sampling.token_logprobs, lambda d: (seeded(3, 9).log_softmax(1), LENGTHS), {}, (F32,)),
+    Case(
+        sampling.verify_rows,
+        lambda d: (seeded(3, 9).log_softmax(1), seeded(3, 9).log_softmax(1), LENGTHS, SEEDS, LENGTHS),
+        {},
+        (torch.bool, I32, F32, F32),
+    ),
+    Case(topk.top_columns, lambda d: (seeded(3, 9, dtype=d), 2), {}, (SAME, I32)),
+    Case(topk.top_mask, lambda d: (seeded(3, 9, dtype=d), 2), {}, (torch.bool,)),
+    Case(topk.left_packed, lambda d: (seeded(3, 9) > 0, 9), {}, (I32,)),
+    Case(topk.select_columns, lambda d: (seeded(3, 9, dtype=d), 2), {"end_N": LENGTHS}, (SAME, I32)),
     Case(
         swiglu.clamped_swiglu,
         lambda d: (seeded(3, 4, dtype=d), seeded(3, 4, dtype=d), seeded(3, 1)),
@@ -242,7 +272,7 @@ CASES = [
 ]
 IN_PLACE = {"store_rows", "write_slots", "compress_decode_rows", "compress_prefill_rows"}
 """Kernels that change an argument; their tests say what."""
-NO_TENSORS = {"format_of"}
+NO_TENSORS = {"format_of", "slot_count"}
 """Functions of numbers alone."""
 
 
