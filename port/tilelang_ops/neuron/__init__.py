@@ -40,7 +40,8 @@ from port.tilelang_ops.neuron.index import (
 )
 from port.tilelang_ops.neuron.norm import norm_tl
 from port.tilelang_ops.neuron.refused import refuse
-from port.tilelang_ops.neuron.sampling import (
+from port.tilelang_ops.neuron.sampler import fused_sample_tl, random_sampling_tl, sum_smaller_probs_tl
+from port.tilelang_ops.neuron.sampling_rows import (
     apply_token_bitmask_by_step_inplace_tl,
     expand_sampling_params_tl,
     map_lookup_tl,
@@ -62,9 +63,12 @@ FACTORIES: dict[str, Callable[..., Any]] = {
     "get_candidate_compact_lens_tl": get_candidate_compact_lens_tl,
     "restore_candidate_indices_inplace_tl": restore_candidate_indices_inplace_tl,
     "convert_kv_index_tl": convert_kv_index_tl,
+    "fused_sample_tl": fused_sample_tl,
+    "random_sampling_tl": random_sampling_tl,
     "prepare_verification_metadata_tl": prepare_verification_metadata_tl,
     "expand_sampling_params_tl": expand_sampling_params_tl,
     "map_lookup_tl": map_lookup_tl,
+    "sum_smaller_probs_tl": sum_smaller_probs_tl,
     "apply_token_bitmask_by_step_inplace_tl": apply_token_bitmask_by_step_inplace_tl,
     "remap_draft_topk_tl": refuse("remap_draft_topk_tl"),
     "get_accept_result_tl": refuse("get_accept_result_tl"),

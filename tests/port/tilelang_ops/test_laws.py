@@ -51,6 +51,10 @@ def rows() -> tuple:
     return bf16(3, 64), bf16(64, seed=1), ints([2, 0, 5]), f32(8, 16)
 
 
+def seeds() -> Tensor:
+    return torch.tensor([2**63 + 1, 7], dtype=torch.uint64)
+
+
 CASES = [
     Case(
         "norm_tl",
@@ -106,6 +110,23 @@ CASES = [
         lambda: (ints([[[0, 5, -1]], [[1, -1, -1]]]), ints([[2], [1]]), ints([[2, 7], [3, 99]])),
     ),
     Case(
+        "fused_sample_tl",
+        (40, True, False),
+        lambda: (
+            f32(2, 40),
+            torch.tensor([0.7, 1e-5]),
+            torch.tensor([0.8, 1.0]),
+            ints([5, -1]),
+            ints([7, 8]),
+            seeds(),
+            torch.zeros(2, dtype=torch.bool),
+            torch.zeros(2, 40),
+            empty_ints(2),
+        ),
+    ),
+    Case("random_sampling_tl", (40, False), lambda: (f32(2, 40).softmax(-1), seeds(), ints([7, 8]), empty_ints(2))),
+    Case("sum_smaller_probs_tl", (40,), lambda: (f32(2, 40).log_softmax(-1), ints([3, -1]), torch.zeros(2))),
+    Case(
         "prepare_verification_metadata_tl",
         (2,),
         lambda: (ints([0, 2]), ints([2, 1]), empty_ints(3), empty_ints(3), torch.zeros(3, dtype=torch.bool)),
@@ -114,7 +135,7 @@ CASES = [
         "expand_sampling_params_tl",
         (),
         lambda: (
-            *(t := (f32(2), f32(2), ints([5, -1]), ints([10, 20]), torch.tensor([2**63 + 1, 7], dtype=torch.uint64))),
+            *(t := (f32(2), f32(2), ints([5, -1]), ints([10, 20]), seeds())),
             ints([1, 0, 0]),
             ints([0, 0, 1]),
             *(torch.zeros(3, dtype=values.dtype) for values in t),
