@@ -13,6 +13,9 @@ from typing import Literal, get_args
 
 from port.errors import ConfigError
 
+WEIGHT_FP8_MAX = 240.0
+"""Largest finite number of trn2's e4m3 (documented)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumericProfile:
@@ -23,7 +26,10 @@ class NumericProfile:
         gemm_operands: dtype in which operands enter a matrix product. Sums are float32 either way; bfloat16 products
             are exact in float32, so "float32" costs time on a device and nothing in accuracy.
         act_quant: whether inputs of FP8 and FP4 linears are quantised per row and 32 channels.
-        fp8_max: largest magnitude of a quantised activation; 448 is all of e4m3, devices with a smaller e4m3 use less.
+        fp8_max: largest magnitude of a quantised activation or cache element, and of the e4m3 scales of a cache; 448 is
+            all of e4m3, devices with a smaller e4m3 use less.
+        weight_fp8_max: largest magnitude of a stored FP8 weight; with less than 448, tiles above it are halved when
+            they are loaded, and their scales doubled.
         kv_quant: whether window keys, compressed entries, index queries and index keys take their stored precision.
         attention_probabilities: dtype of the weights in the product with the keys; the denominator is never rounded.
         wo_a_input: whether the grouped output projection sees its input as it is or FP8-quantised.
@@ -41,6 +47,7 @@ class NumericProfile:
     gemm_operands: Literal["float32", "bfloat16"] = "float32"
     act_quant: Literal["none", "fp8"] = "none"
     fp8_max: float = 448.0
+    weight_fp8_max: float = 448.0
     kv_quant: Literal["none", "stored"] = "none"
     attention_probabilities: Literal["float32", "activation"] = "activation"
     wo_a_input: Literal["activation", "fp8"] = "activation"
@@ -61,21 +68,45 @@ class NumericProfile:
                 problems.append(f"{spec.name}: expected one of {', '.join(allowed)}; found {value!r}")
         if not 0 < self.fp8_max <= 448:
             problems.append(f"fp8_max: expected a number above 0 and at most 448; found {self.fp8_max!r}")
+        if not 224 <= self.weight_fp8_max <= 448:
+            problems.append(f"weight_fp8_max: expected a number from 224 to 448; found {self.weight_fp8_max!r}")
         if problems:
             raise ConfigError("the numeric profile cannot be used: " + "; ".join(problems))
 
     @classmethod
     def named(cls, name: str) -> "NumericProfile":
-        """Return a preset: "fp32", "fp32kv", "fp32q", "bf16" (also called "R") or "D".
+        """Return a preset: "fp32", "fp32kv", "fp32q", "bf16" (also called "R") or "D"; "bf16@224" is one within 224.
 
         Raises:
-            ConfigError: no preset of this name; the message lists them and the nearest one.
+            ConfigError: no preset of this name; the message lists them and the nearest one. Or no number after "@".
         """
+        name, at, limit = name.partition("@")
+        if name in PRESETS and at:
+            try:
+                fp8_max = float(limit)
+            except ValueError:
+                raise ConfigError(
+                    f"numeric profile: expected a number after '@', as in {name}@224; found {limit!r}."
+                ) from None
+            return PRESETS[name].within(fp8_max)
         if name in PRESETS:
             return PRESETS[name]
         nearest = difflib.get_close_matches(name, PRESETS, n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
         raise ConfigError(f"numeric profile: expected one of {', '.join(PRESETS)}; found {name!r}.{hint}")
+
+    def within(self, fp8_max: float) -> "NumericProfile":
+        """Return this profile for a device whose e4m3 is shorter.
+
+        Args:
+            fp8_max: largest magnitude of quantised activations and cache elements. Below 448, stored weights are kept
+                within 240, trn2's largest number (documented).
+
+        Raises:
+            ConfigError: not above 0, or above 448.
+        """
+        weights = 448.0 if fp8_max == 448 else WEIGHT_FP8_MAX
+        return dataclasses.replace(self, fp8_max=fp8_max, weight_fp8_max=weights)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, object]) -> "NumericProfile":

@@ -11,6 +11,7 @@ from typing import cast, get_args
 
 import torch
 
+import workbench as wb
 from port import verify
 from port.numerics import PRESETS, NumericProfile
 from port.verify_rules import SAFE_MARGIN
@@ -23,6 +24,7 @@ from workbench.journal import SCHEMA_VERSION, Journal, JournalHeader
 from workbench.plan import DeviceName
 from workbench.records import KINDS
 from workbench.session import VERBS
+from workbench.views.steps import step_rows
 
 DOCS = ROOT / "docs"
 _BOTH: tuple[ErrorKind, ...] = ("isolated", "accumulated")
@@ -125,3 +127,22 @@ def test_placements_and_words_of_their_basis_agree() -> None:
     assert set(words) == set(get_args(Basis))
     for claim, basis in table("placements.md", "| claim |"):
         assert re.match(r"measured|documented|inferred|computed", basis), claim
+
+
+def test_the_cost_of_a_shorter_fp8_is_what_a_run_measures() -> None:
+    plan = wb.Plan(
+        checkpoint=str(ROOT / "fixtures" / "golden_A" / "checkpoint"),
+        inputs=wb.Inputs(token_ids=(tuple(range(3, 103)),)),
+        reference=wb.Placement(profile="bf16"),
+        candidate=wb.Placement(profile="bf16@224"),
+    )
+    with wb.Session(plan) as session:
+        session.run(stop_at="never")
+    found = {row.module: row for row in step_rows(session.journal.records)}
+    rows = table("numerics.md", "| step | isolated | accumulated |")
+    assert [row[0].strip("`") for row in rows] == [name for name in found if name.startswith("layers.")]
+    for name, isolated, accumulated in rows:
+        row = found[name.strip("`")]
+        # Another machine rounds otherwise: the size counts, not the figures.
+        for told, measured in ((float(isolated), row.isolated or 0.0), (float(accumulated), row.accumulated or 0.0)):
+            assert (told < 1e-5 and measured < 1e-5) or told / 10 < measured < told * 10, name

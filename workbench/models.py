@@ -158,6 +158,18 @@ def _shareable(plan: Plan) -> bool:
     return plan.candidate == plan.reference and plan.reference.compile is None and plan.residency == "resident"
 
 
+def device_profile(placement: Placement) -> str:
+    """Return the name of a placement's numeric profile; on a real core with the core's fp8 range, unless it names one.
+
+    The simulated placements keep 448 unless they are asked for another range, so that they give the host's bits.
+    """
+    from port import PLATFORM
+
+    if placement.device != "neuron" or "@" in placement.profile:
+        return placement.profile
+    return f"{placement.profile}@{PLATFORM.fp8_max:g}"
+
+
 def _text_model(plan: Plan, placement: Placement, device: Device) -> TextModel:
     from port.runtime.text_model import open_text_model
 
@@ -165,7 +177,7 @@ def _text_model(plan: Plan, placement: Placement, device: Device) -> TextModel:
     fixed_shapes = not device.has_numbers or placement.compile is not None
     model = open_text_model(
         plan.checkpoint,
-        profile=placement.profile,
+        profile=device_profile(placement),
         device=device.device,
         moe=placement.moe or ("all" if fixed_shapes else "hit"),
         load=device.has_numbers and plan.residency == "resident",

@@ -16,6 +16,7 @@ from torch import Tensor
 from port.checkpoint.audit import TensorAudit, audit_tensors
 from port.checkpoint.dtypes import STORED_NAME
 from port.checkpoint.families import family_of
+from port.checkpoint.fp8_range import Fp8RangeReport, limit_fp8_weight
 from port.checkpoint.index import Checkpoint
 from port.checkpoint.names import TensorSpec
 from port.checkpoint.problems import Problem, checkpoint_error, errors_in
@@ -40,6 +41,7 @@ class LoadReport:
         nbytes: bytes read.
         elapsed_s: time spent reading.
         problems: the same as values, with what was expected, what was found and what to do.
+        fp8_range: what keeping FP8 codes within a limit changed; None where no limit was asked for.
     """
 
     loaded: tuple[str, ...] = ()
@@ -51,6 +53,7 @@ class LoadReport:
     nbytes: int = 0
     elapsed_s: float = 0.0
     problems: tuple[Problem, ...] = ()
+    fp8_range: Fp8RangeReport | None = None
 
     @property
     def ok(self) -> bool:
@@ -60,7 +63,8 @@ class LoadReport:
     def __str__(self) -> str:
         counts = ("loaded", "missing", "unexpected", "mis_shaped", "mis_typed", "left_out")
         words = [f"{len(getattr(self, name))} {name.replace('_', '-')}" for name in counts if getattr(self, name)]
-        return f"{', '.join(words) or 'nothing'}; {self.nbytes:,} bytes"
+        changed = "" if self.fp8_range is None else f"; {self.fp8_range}"
+        return f"{', '.join(words) or 'nothing'}; {self.nbytes:,} bytes{changed}"
 
 
 def check_tensors(checkpoint: Checkpoint, wanted: Mapping[str, Tensor], *, whole: bool = True) -> LoadReport:
@@ -87,6 +91,7 @@ def load_tensors(
     *,
     whole: bool = True,
     device: torch.device | str = "cpu",
+    fp8_limit: float | None = None,
     progress: Progress | None = None,
 ) -> tuple[dict[str, Tensor], LoadReport]:
     """Return every wanted tensor as stored, on `device`, and what became of the rest.
@@ -96,11 +101,13 @@ def load_tensors(
         wanted: tensors to be filled, by name; only their shapes and dtypes matter, so they may be on `meta`.
         whole: whether `wanted` is all the model has; a part of it makes nothing unexpected.
         device: where the result goes.
+        fp8_limit: largest magnitude that an FP8 code may have, 224 to 448: tiles above it are halved and their scales
+            doubled, see `port/checkpoint/fp8_range.py`. None leaves everything as stored.
         progress: called after each tensor.
 
     Raises:
-        CheckpointError: tensors that are missing or do not fit, all of them in one error, before anything is read; or
-            a file that changed since it was opened.
+        CheckpointError: tensors that are missing or do not fit, all of them in one error, before anything is read; a
+            file that changed since it was opened; or an FP8 weight that cannot be kept within the limit.
     """
     report = check_tensors(checkpoint, wanted, whole=whole)
     if not report.ok:
@@ -109,10 +116,12 @@ def load_tensors(
     total = sum(checkpoint.entries[name].nbytes for name in wanted)
     done = 0
     tensors: dict[str, Tensor] = {}
+    limited = _LimitedWeights(wanted, fp8_limit)
     with checkpoint.reader() as reader:
         for name in sorted(wanted, key=lambda name: _place(checkpoint, name)):  # in file order, for a spinning disk
             entry = checkpoint.entries[name]
-            tensors[name] = reader.read(entry).to(device)
+            for ready, tensor in limited.take(name, reader.read(entry)):
+                tensors[ready] = tensor.to(device)
             done += entry.nbytes
             if progress is not None:
                 progress(done, total)
@@ -123,7 +132,50 @@ def load_tensors(
         nbytes=done,
         elapsed_s=time.perf_counter() - started,
         problems=report.problems,
+        fp8_range=limited.report,
     )
+
+
+class _LimitedWeights:
+    """Holds an FP8 weight back until its scale is there too, and the other way round; the rest goes straight through.
+
+    Args:
+        wanted: what is loaded, by name.
+        limit: None for no limit.
+    """
+
+    def __init__(self, wanted: Mapping[str, Tensor], limit: float | None) -> None:
+        self.report = None if limit is None else Fp8RangeReport(limit=limit)
+        self._limit = limit
+        self._partner: dict[str, str] = {}
+        self._held: dict[str, Tensor] = {}
+        if limit is None:
+            return
+        for name, tensor in wanted.items():
+            if tensor.dtype != torch.float8_e4m3fn:
+                continue
+            scale = f"{name.removesuffix('.weight')}.scale"
+            if scale not in wanted:
+                raise CheckpointError(
+                    f"{name}: expected its scale among the tensors to load, since the two change together within "
+                    f"{limit:g}; {scale} is not among them. Load the module, or use a profile that keeps 448."
+                )
+            self._partner |= {name: scale, scale: name}
+
+    def take(self, name: str, tensor: Tensor) -> list[tuple[str, Tensor]]:
+        """Return what can be handed on now that this tensor is read."""
+        partner = self._partner.get(name)
+        if partner is None:
+            return [(name, tensor)]
+        if partner not in self._held:
+            self._held[name] = tensor
+            return []
+        pair = {name: tensor, partner: self._held.pop(partner)}
+        weight, scale = sorted(pair, key=lambda one: pair[one].dtype != torch.float8_e4m3fn)
+        assert self._limit is not None, "only limited weights have partners"
+        assert self.report is not None, "a limit has a report"
+        self.report = self.report + limit_fp8_weight(weight, pair[weight], pair[scale], limit=self._limit)
+        return [(weight, pair[weight]), (scale, pair[scale])]
 
 
 def _spec_of(name: str, tensor: Tensor) -> TensorSpec:

@@ -110,7 +110,7 @@ def encode_rows(
     Args:
         rows_ND: (N, D), float32 or bfloat16, D a multiple of the format's group.
         form: the format.
-        fp8_max: largest magnitude of an fp8 element.
+        fp8_max: largest magnitude of an fp8 element, and of an e4m3 scale.
         scale_division: how fp4 rows with e4m3 scales are divided, see `quantize_fp4_e4m3_rows`.
 
     Returns:
@@ -121,7 +121,9 @@ def encode_rows(
     elif form.scale == "e8m0":
         data, scale = quantize_fp4_rows(rows_ND, group=form.group)
     else:
-        data, scale = quantize_fp4_e4m3_rows(rows_ND, group=form.group, scale_division=scale_division)
+        data, scale = quantize_fp4_e4m3_rows(
+            rows_ND, group=form.group, scale_division=scale_division, scale_max=fp8_max
+        )
     return data.view(torch.uint8), scale.view(torch.uint8)
 
 

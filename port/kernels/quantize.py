@@ -111,7 +111,7 @@ def round_trip_fp4(x: Tensor, *, group: int = 32) -> Tensor:
 
 
 def quantize_fp4_e4m3_rows(
-    x: Tensor, *, group: int = 16, scale_division: ScaleDivision = "divide"
+    x: Tensor, *, group: int = 16, scale_division: ScaleDivision = "divide", scale_max: float = FP8_MAX
 ) -> tuple[Tensor, Tensor]:
     """Return rows as packed FP4 codes and one E4M3 scale per `group` channels.
 
@@ -119,27 +119,31 @@ def quantize_fp4_e4m3_rows(
         x: (..., K), any float dtype, K divisible by `group` and even.
         group: channels that share a scale.
         scale_division: "divide" by the scale, or multiply by its float32 "reciprocal".
+        scale_max: largest scale; 448 is all of e4m3, devices with a smaller e4m3 take less, and larger rows saturate.
 
     Returns:
         int8 (..., K / 2) and float8_e4m3fn (..., K / group). The scale rounds to nearest, so a quotient
         may pass 6; it is clamped.
     """
-    values, scale = _fp4_e4m3_values(x, group, scale_division)
+    values, scale = _fp4_e4m3_values(x, group, scale_division, scale_max)
     return _pack_fp4(values.flatten(-2)), scale
 
 
-def round_trip_fp4_e4m3(x: Tensor, *, group: int = 16, scale_division: ScaleDivision = "divide") -> Tensor:
+def round_trip_fp4_e4m3(
+    x: Tensor, *, group: int = 16, scale_division: ScaleDivision = "divide", scale_max: float = FP8_MAX
+) -> Tensor:
     """Return `x` after `quantize_fp4_e4m3_rows` and back: the numbers of a compressed cache row.
 
     Args:
         x: (..., K), float32 or bfloat16.
         group: channels that share a scale.
         scale_division: as for `quantize_fp4_e4m3_rows`.
+        scale_max: as for `quantize_fp4_e4m3_rows`.
 
     Returns:
         (..., K), dtype of `x`, which holds every value exactly.
     """
-    values, scale = _fp4_e4m3_values(x, group, scale_division)
+    values, scale = _fp4_e4m3_values(x, group, scale_division, scale_max)
     return (values * scale.to(torch.float32).unsqueeze(-1)).flatten(-2).to(x.dtype)
 
 
@@ -183,10 +187,10 @@ def _fp4_values(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     return round_to_fp4(scaled.clamp(-FP4_MAX, FP4_MAX)), exponent
 
 
-def _fp4_e4m3_values(x: Tensor, group: int, scale_division: ScaleDivision) -> tuple[Tensor, Tensor]:
+def _fp4_e4m3_values(x: Tensor, group: int, scale_division: ScaleDivision, scale_max: float) -> tuple[Tensor, Tensor]:
     x_grouped = _group_channels(x, group)
     amax = x_grouped.abs().amax(dim=-1).clamp(min=FP4_E4M3_AMAX_FLOOR)
-    scale = (amax / FP4_MAX).clamp(max=FP8_MAX).to(torch.float8_e4m3fn)
+    scale = (amax / FP4_MAX).clamp(max=scale_max).to(torch.float8_e4m3fn)
     divisor = scale.to(torch.float32).unsqueeze(-1)
     scaled = x_grouped / divisor if scale_division == "divide" else x_grouped * divisor.reciprocal()
     return round_to_fp4(scaled.clamp(-FP4_MAX, FP4_MAX)), scale

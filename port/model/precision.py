@@ -49,15 +49,15 @@ class Precision:
 
     def window_row(self, x: Tensor) -> Tensor:
         """Return window keys as the cache keeps them: FP8 over the whole row, rotated channels included."""
-        return x if self.profile.kv_quant == "none" else round_trip_fp8(x)
+        return x if self.profile.kv_quant == "none" else round_trip_fp8(x, fp8_max=self.profile.fp8_max)
 
     def compressed_row(self, x: Tensor) -> Tensor:
         """Return compressed entries as the cache keeps them: FP4 with an E4M3 scale per 16, or FP8."""
         if self.profile.kv_quant == "none":
             return x
         if self._fp4_compressed_kv:
-            return round_trip_fp4_e4m3(x, scale_division=self.profile.fp4_kv_scale)
-        return round_trip_fp8(x)
+            return round_trip_fp4_e4m3(x, scale_division=self.profile.fp4_kv_scale, scale_max=self.profile.fp8_max)
+        return round_trip_fp8(x, fp8_max=self.profile.fp8_max)
 
     def index_row(self, x: Tensor) -> Tensor:
         """Return index queries or keys as they are scored: FP4 with a power-of-two scale per 32."""

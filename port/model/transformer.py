@@ -20,6 +20,7 @@ from port.checkpoint.index import Checkpoint
 from port.checkpoint.loader import LoadReport, Progress, load_tensors
 from port.config import ModelConfig
 from port.kernels.hyper_connections import collapse_streams
+from port.kernels.quantize import FP8_MAX
 from port.model.block import Block
 from port.model.experts import ExpertLoop
 from port.model.forward_state import ForwardState
@@ -120,7 +121,7 @@ class Transformer(nn.Module):
     def load(
         self, checkpoint: Checkpoint, modules: Iterable[str] | None = None, *, progress: Progress | None = None
     ) -> LoadReport:
-        """Fill weights from a checkpoint and return what became of every tensor.
+        """Fill weights from a checkpoint and return what became of every tensor; FP8 codes within the profile's range.
 
         Args:
             checkpoint: opened; only the named modules' tensors are read.
@@ -131,7 +132,15 @@ class Transformer(nn.Module):
             CheckpointError: tensors are missing, or of another shape or dtype, all listed; nothing was changed.
         """
         wanted = self._keys(modules)
-        loaded, report = load_tensors(checkpoint, wanted, whole=modules is None, device=self.device, progress=progress)
+        limit = self.precision.profile.weight_fp8_max
+        loaded, report = load_tensors(
+            checkpoint,
+            wanted,
+            whole=modules is None,
+            device=self.device,
+            fp8_limit=None if limit == FP8_MAX else limit,
+            progress=progress,
+        )
         for name, tensor in loaded.items():
             self._set(name, nn.Parameter(tensor, requires_grad=False))
         if self.weight_form == "dequantized":

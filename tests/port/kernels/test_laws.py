@@ -25,6 +25,7 @@ from port.kernels import (
     engram_gate,
     exponents,
     fixed_point,
+    fp8_range,
     gather,
     hyper_connections,
     index_lists,
@@ -112,6 +113,13 @@ CASES = [
     Case(engram_gate.add_gated, lambda d: (seeded(3, 2, 4, dtype=d), seeded(3, 2), seeded(3, 4, dtype=d)), {}, (SAME,)),
     Case(exponents.decode_exponents, lambda d: (BYTES,), {}, (F32,)),
     Case(exponents.ceil_exponents, lambda d: (seeded(3, 4).abs() + 0.1,), {}, (torch.uint8,)),
+    Case(fp8_range.halve_fp8_codes, lambda d: (BYTES,), {}, (U8,)),
+    Case(
+        fp8_range.limit_fp8_tiles,
+        lambda d: (torch.full((32, 32), 0x7E, dtype=U8), torch.full((1, 1), 9, dtype=U8)),
+        {"block": (32, 32), "limit": 240.0},
+        (U8, U8),
+    ),
     Case(gather.gather_table_rows, lambda d: (BYTES.view(FP8), INDEX.clamp(min=0)), {}, (FP8,)),
     Case(gather.gather_table_rows, lambda d: (BYTES.view(E8M0), INDEX.clamp(min=0)), {}, (E8M0,)),
     Case(gather.load_rows, lambda d: (seeded(4, 3, dtype=d), INDEX), {}, (SAME,)),
@@ -272,7 +280,7 @@ CASES = [
 ]
 IN_PLACE = {"store_rows", "write_slots", "compress_decode_rows", "compress_prefill_rows"}
 """Kernels that change an argument; their tests say what."""
-NO_TENSORS = {"format_of", "slot_count"}
+NO_TENSORS = {"format_of", "slot_count", "largest_code"}
 """Functions of numbers alone."""
 
 
