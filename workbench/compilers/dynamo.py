@@ -1,4 +1,7 @@
-"""`torch.compile` with a backend by name, on a program of its own: `eager`, `aot_eager`, `inductor`, `neuron`.
+"""`torch.compile` with a backend by name, on a program of its own.
+
+Known by name are `eager`, `aot_eager`, `inductor`, `neuron`, and `deepinfer_neuron`: the port's own, which passes fp8
+as bytes to `neuron` (in host mode to `aot_eager`).
 
 The rungs below a backend are tried first: the program without `torch.compile`, Dynamo alone, AOTAutograd with eager
 kernels. Importing this module needs no torch; the child of a trial does.
@@ -20,6 +23,7 @@ from workbench.compilers.base import CompileOutcome, Compiler, plain_outcome
 from workbench.errors import DeviceError
 from workbench.installed import look_up
 from workbench.records.compiling import Outcome
+from workbench.settings import variables
 
 PLAIN = "plain"
 """The program itself, without torch.compile."""
@@ -30,6 +34,7 @@ _LADDER: dict[str, tuple[str, ...]] = {
     "aot_eager": (PLAIN, "eager"),
     "inductor": (PLAIN, "eager", "aot_eager"),
     "neuron": (PLAIN, "eager", "aot_eager"),
+    "deepinfer_neuron": (PLAIN, "eager", "aot_eager"),
 }
 BACKENDS: tuple[str, ...] = tuple(name for name in _LADDER if name != PLAIN)
 """Backends known by name; any other that Dynamo knows can be named too."""
@@ -49,15 +54,33 @@ class DynamoCompiler:
     def __init__(self, backend: str, *, above: str | None = None) -> None:
         self.backend = backend
         self._above = above or backend
-        self.name = "no torch.compile" if backend == PLAIN else f"torch.compile backend={backend}"
+        words = [f"torch.compile backend={backend}"]
+        words += [f"{name}={value}" for name, value in self._variables().items()]
+        self.name = "no torch.compile" if backend == PLAIN else " ".join(words)
 
     @property
     def identity(self) -> str:
         """The backend, and the versions of what stands behind it."""
         parts = ["dynamo", self.backend, version("torch")]
-        if self.backend == "neuron":
+        if self._needs_neuron:
             parts += [str(look_up(*names).version) for names in _NEURON_PACKAGES]
+        parts += [f"{name}={value}" for name, value in self._variables().items()]
         return "\n".join(parts)
+
+    @property
+    def _needs_neuron(self) -> bool:
+        from port import PLATFORM
+
+        return self.backend == "neuron" or (self.backend == "deepinfer_neuron" and not PLATFORM.is_host)
+
+    def _variables(self) -> dict[str, str]:
+        """Return what the child's environment needs: on trn2 the compiler must be told how to read e4m3fn."""
+        from port.platform import COMPILER_FLAGS
+
+        if not self._needs_neuron:
+            return {}
+        present = variables(("NEURON_CC_FLAGS",)).get("NEURON_CC_FLAGS", "").split()
+        return {"NEURON_CC_FLAGS": " ".join([*present, *(flag for flag in COMPILER_FLAGS if flag not in present)])}
 
     @property
     def preload(self) -> tuple[str, ...]:
@@ -71,14 +94,14 @@ class DynamoCompiler:
         Raises:
             DeviceError: `neuron` where its packages are not installed.
         """
-        if self.backend != "neuron":
+        if not self._needs_neuron:
             return
         missing = [found for found in (look_up(*names) for names in _NEURON_PACKAGES) if found.kind != "installed"]
         if missing:
             held = ", ".join(f"{one.name} is {one.kind}" for one in missing)
             raise DeviceError(
-                f"compiler 'neuron': expected torch-neuronx and neuronx-cc, found that {held}. Run this on a Trainium "
-                "machine with the Neuron packages, or use aot_eager, inductor, planted:... or a command here."
+                f"compiler {self.backend!r}: expected torch-neuronx and neuronx-cc, found that {held}. Run this on a "
+                "Trainium machine with the Neuron packages, or use aot_eager, inductor, planted:... or a command here."
             )
 
     def request(self, subject: WrittenSubject, folder: object) -> CallRequest:
@@ -91,6 +114,7 @@ class DynamoCompiler:
                 "backend": self.backend,
             },
             cwd=str(folder),
+            environment=self._variables(),
         )
 
     def outcome(self, report: ChildReport) -> CompileOutcome:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from workbench.compilers.dynamo import PLAIN
+from workbench.compilers.names import known_backend
 
 
 def warm_up() -> None:
@@ -52,7 +53,7 @@ def _run(module: ModuleType, values: str | None, backend: str) -> None:
     program = module.program
     if backend != PLAIN:
         # Shapes are those of the captured run; a break would hide what lies behind it.
-        program = torch.compile(program, backend=backend, dynamic=False, fullgraph=True)
+        program = torch.compile(program, backend=known_backend(backend), dynamic=False, fullgraph=True)
     with torch.set_grad_enabled(module.GRAD_ENABLED):
         output = program(*inputs)
     # A device compiles and fails asynchronously: reading the results brings it out.

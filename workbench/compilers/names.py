@@ -57,13 +57,17 @@ def _of_text(text: str) -> Compiler:
 
 
 def known_backend(name: str) -> str:
-    """Return the name of a Dynamo backend.
+    """Return the name of a Dynamo backend; the port's own is registered when it is named.
 
     Raises:
         PlanError: Dynamo knows none of this name.
     """
     from torch._dynamo import list_backends
 
+    if name == "deepinfer_neuron":
+        from port.neuron_ops.fp8_carrier import register_backend
+
+        register_backend()
     known = list_backends(exclude_tags=())
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+import port.platform
+from port.platform import PlatformNeuron
 from workbench.bisection.bisect import bisect_compile
 from workbench.bisection.findings import BisectionFindings
 from workbench.bisection.repetition import Repetition
@@ -69,6 +71,36 @@ def test_what_fails_without_a_compiler_is_no_compile_error(tmp_path: Path, serve
 def test_a_crash_of_the_compiler_is_a_signal(tmp_path: Path, server: TrialServer) -> None:
     found = outcome("import os; os.kill(os.getpid(), 11)", "plain", tmp_path, server)
     assert (found.outcome, found.exit_status) == ("crash", -11)
+
+
+FLAG = "--internal-hlo2tensorizer-options=--experimental-unsafe-fp8e4m3fn-as-fp8e4m3"
+
+
+def test_compiling_for_trn2_reads_e4m3fn_as_the_hardwares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEURON_CC_FLAGS", "--verbose=info")
+    written = WrittenSubject(kind="program", file=tmp_path / "program.py", operations=())
+    for backend in ("neuron", "deepinfer_neuron"):
+        compiler = DynamoCompiler(backend)
+        request = compiler.request(written, tmp_path)
+        assert request.environment == {"NEURON_CC_FLAGS": f"--verbose=info {FLAG}"}
+        assert FLAG in compiler.name, "a trial's record holds the driver and its flags"
+        assert FLAG in compiler.identity
+    assert DynamoCompiler("aot_eager").request(written, tmp_path).environment == {}
+
+
+def test_the_flag_is_not_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEURON_CC_FLAGS", FLAG)
+    assert DynamoCompiler("neuron").name.count(FLAG) == 1
+
+
+def test_in_host_mode_fp8_as_bytes_goes_to_aot_eager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEPINFER_NEURON_DEVICE", "cpu")
+    compiler = DynamoCompiler("deepinfer_neuron")
+    monkeypatch.setattr(port.platform, "_make", lambda: PlatformNeuron(host=True))
+    compiler.check()
+    with TrialServer(compiler.preload) as server:
+        body = "return x.to(torch.float8_e4m3fn)[:2]"
+        assert outcome(body, "deepinfer_neuron", tmp_path, server).outcome == "ok"
 
 
 def failing(x: Tensor, packed: Tensor) -> tuple[Tensor, Tensor]:
