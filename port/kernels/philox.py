@@ -64,19 +64,19 @@ def draw_words(seed_N: Tensor, position_N: Tensor, *, case: int) -> Tensor:
     return philox4x32(torch.stack((zero, zero, sequence_low, sequence_high), dim=-1), key)
 
 
-def multiply_words(word: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+def multiply_words(word: Tensor, factor: int | Tensor) -> tuple[Tensor, Tensor]:
     """Return the high and the low word of `word * factor`, both taken as unsigned.
 
     Args:
         word: int32, any shape.
-        factor: from 0 to 2^32 - 1.
+        factor: from 0 to 2^32 - 1, or int32 words of a shape that fits.
 
     Returns:
-        Two int32 tensors of that shape.
+        Two int32 tensors of the common shape.
     """
     low, high = word & _HALF, (word >> 16) & _HALF
     # Digits of 16 bits; a byte of the factor times a half of the word takes 24 bits.
-    digits: list[Tensor] = [torch.zeros_like(word) for _ in range(5)]
+    digits: list[Tensor] = [torch.zeros_like(word)] * 5
     for place in range(4):
         byte = (factor >> (8 * place)) & 0xFF
         for shift, half in ((0, low), (1, high)):

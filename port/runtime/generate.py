@@ -1,7 +1,8 @@
-"""Greedy generation: one prefill of all prompts, then decode steps for those that still run."""
+"""Generation, greedy or sampled: one prefill of all prompts, then decode steps for those that still run."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceType
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from torch import Tensor
 from port.runtime.cache_engine import CacheEngine
 from port.runtime.decode_inputs import build_decode
 from port.runtime.prefill_inputs import build_prefill
+from port.runtime.sampler import Sampler, SamplerInputs
+from port.runtime.sampling_params import SamplingParams
 from port.runtime.sequence import Sequence
 from port.runtime.text_model import TextModel
 
@@ -43,9 +46,10 @@ def generate(
     max_tokens: int,
     stop_token_ids: SequenceType[int] = (),
     prefill_chunk: int | None = None,
+    sampling: SamplingParams | None = None,
     progress: Progress | None = None,
 ) -> tuple[Generation, ...]:
-    """Return the greedy continuation of each prompt. Ctrl-C ends it early and keeps what there is.
+    """Return a continuation of each prompt, greedy unless asked otherwise. Ctrl-C ends it early and keeps what is done.
 
     Args:
         text_model: a loaded model.
@@ -53,6 +57,8 @@ def generate(
         max_tokens: tokens to add to each prompt, at least 1.
         stop_token_ids: tokens that end a sequence.
         prefill_chunk: tokens of each prompt run at a time; all when None.
+        sampling: how tokens are drawn; prompt i has its seed + i, so that equal prompts differ. `max_tokens` counts,
+            not the one in it. Greedy when None: the first of the most likely tokens.
         progress: called after every forward pass.
 
     Raises:
@@ -66,8 +72,8 @@ def generate(
     try:
         logits = _prefill(text_model, cache, sequences, prefill_chunk)
         for step in range(max_tokens):
-            for row, number in enumerate(list(sequences)):
-                token = int(logits[row].argmax())
+            tokens = _choose(logits, sequences, sampling, produced, stop_token_ids)
+            for token, number in zip(tokens, list(sequences), strict=True):
                 produced[number].append(token)
                 sequences[number] = sequences[number].with_token(token)
                 if token in stop_token_ids or step + 1 == max_tokens:
@@ -91,6 +97,27 @@ def generate(
         )
         for number, prompt in enumerate(prompts)
     )
+
+
+def _choose(
+    logits: Tensor,
+    sequences: dict[int, Sequence],
+    sampling: SamplingParams | None,
+    produced: dict[int, list[int]],
+    stop_token_ids: SequenceType[int],
+) -> list[int]:
+    """Return the next token of each running sequence."""
+    if sampling is None:
+        return logits.argmax(dim=-1).tolist()
+    seed = sampling.seq_seed or 0
+    inputs = SamplerInputs.of_requests(
+        [dataclasses.replace(sampling, seq_seed=seed + number) for number in sequences],
+        [len(sequence) for sequence in sequences.values()],
+        produced=[len(produced[number]) for number in sequences],
+        eos_token_ids=stop_token_ids,
+        device=logits.device,
+    )
+    return Sampler()(logits, inputs).token_ids.tolist()
 
 
 def _prefill(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
 from port.runtime import generate as generate_module
 from port.runtime.generate import generate
+from port.runtime.sampling_params import SamplingParams
 from port.runtime.text_model import open_text_model
 from tests.port.golden import CHECKPOINT_A, golden_tensor, model_a, prompt_ids
 
@@ -96,3 +99,26 @@ def test_opening_a_model_says_what_it_cannot_use(tmp_path):
         open_text_model(CHECKPOINT_A, profile="fp23")
     with pytest.raises(ValueError, match=str(tmp_path)):
         open_text_model(tmp_path)
+
+
+def test_sampled_tokens_depend_on_the_seed_and_not_on_the_batch():
+    prompt = prompt_ids("len3")
+    params = SamplingParams(temperature=1.5, top_p=0.95, seq_seed=11)
+    alone = generate(model_a(), [prompt], max_tokens=6, sampling=params)
+    again = generate(model_a(), [prompt, prompt, prompt], max_tokens=6, sampling=params)
+    other = generate(model_a(), [prompt], max_tokens=6, sampling=dataclasses.replace(params, seq_seed=12))
+    assert again[0].token_ids == alone[0].token_ids
+    assert again[1].token_ids == other[0].token_ids
+    assert len({one.token_ids for one in again}) == 3
+
+
+def test_greedy_parameters_give_the_greedy_continuation():
+    prompt = prompt_ids("len3")
+    plain = generate(model_a(), [prompt], max_tokens=4)
+    assert generate(model_a(), [prompt], max_tokens=4, sampling=SamplingParams.greedy()) == plain
+
+
+def test_forced_tokens_are_produced_first():
+    params = SamplingParams(golden_token_ids=(5, 6), seq_seed=1)
+    (found,) = generate(model_a(), [prompt_ids("len3")], max_tokens=3, sampling=params)
+    assert found.token_ids[:2] == (5, 6)

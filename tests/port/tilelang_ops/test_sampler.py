@@ -34,13 +34,13 @@ def survivors(logits: list[float], temperature: float, top_p: float, top_k: int)
 
 
 def drawn(probabilities: Tensor, seed: int, position: int) -> int:
-    """The two-level draw of the contract in Python's integers."""
+    """The two-level draw in Python's integers, the random number scaled to the total."""
     weights = [int(float(p) * 2**31) for p in probabilities]
     slots = min(max(64, 1 << (len(weights) - 1).bit_length()), 2048) if len(weights) < 8192 else 4096
     low, high = (
         int(w) % 2**32 for w in draw_words(torch.tensor([seed], dtype=torch.uint64), ints([position]), case=0)[0, :2]
     )
-    target = (high << 32 | low) % sum(weights)
+    target = (high << 32 | low) * sum(weights) >> 64
     for slot in range(slots):
         share = sum(weights[slot::slots])
         if target < share:
