@@ -184,15 +184,27 @@ def write_slots(cache: Tensor, slot_N: Tensor, data: Tensor, scale: Tensor, form
         form: the format.
 
     Rows with slot -1 are sent to slot 0, which belongs to the block of padding rows, as what it holds already: shapes
-    stay static and nothing is masked.
+    stay static and nothing is masked. The cache is written once: a graph that writes one tensor twice may lose a write
+    on the device (field reports).
     """
     data_BEp, scale_BEs = _sections(cache, form)
-    entries = data_BEp.shape[1]
+    entries, data_bytes = data_BEp.shape[1:]
     kept = (slot_N >= 0).unsqueeze(-1)
     slot_N = slot_N.clamp(min=0)
     block, entry = torch.div(slot_N, entries, rounding_mode="floor"), slot_N % entries
-    data_BEp.index_put_((block, entry), torch.where(kept, data, data_BEp[0, 0]))
-    scale_BEs.index_put_((block, entry), torch.where(kept, scale, scale_BEs[0, 0]))
+    record = torch.cat((data, scale), dim=-1)
+    record = torch.where(kept, record, torch.cat((data_BEp[0, 0], scale_BEs[0, 0])))
+    rows = cache.squeeze(2) if cache.ndim == 4 else cache
+    if not form.planar:
+        rows.index_put_((block, entry), record)
+        return
+    scale_bytes = scale.shape[-1]
+    data_columns = entry.unsqueeze(-1) * data_bytes + torch.arange(data_bytes, dtype=torch.int32, device=cache.device)
+    scale_columns = entry.unsqueeze(-1) * scale_bytes + torch.arange(
+        scale_bytes, dtype=torch.int32, device=cache.device
+    )
+    columns = torch.cat((data_columns, entries * data_bytes + scale_columns), dim=-1)
+    rows.flatten(1, 2).index_put_((block.unsqueeze(-1).expand_as(columns), columns), record)
 
 
 def _sections(cache: Tensor, form: RecordFormat) -> tuple[Tensor, Tensor]:
