@@ -35,3 +35,7 @@ class PlatformError(PortError, RuntimeError):
 
 class KernelUnavailableError(PortError, AttributeError):
     """A kernel factory that the back end of this platform does not have."""
+
+
+class CollectiveError(PortError, RuntimeError):
+    """An exchange between ranks that did not come to an end: one of them died, fell behind or asked for another one."""
