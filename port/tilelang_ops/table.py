@@ -289,3 +289,12 @@ def kernel_table() -> str:
             f"| `{entry.name}` | {f'`{call}`' if call else ''} | {entry.mode.name} | {here} | {entry.mode.way_out} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def kernel_summary() -> str:
+    """Return which factories work and which refuse, by mode, as Markdown: the table of the README."""
+    lines = ["| mode | here | way out | factories |", "|---|---|---|---|"]
+    for mode in dict.fromkeys(entry.mode for entry in ROWS):
+        names = ", ".join(f"`{entry.name}`" for entry in ROWS if entry.mode is mode)
+        lines.append(f"| {mode.name} | {'refuses' if mode.way_out else 'works'} | {mode.way_out} | {names} |")
+    return "\n".join(lines) + "\n"

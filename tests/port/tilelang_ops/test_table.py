@@ -11,7 +11,7 @@ import torch
 from port import tilelang_ops as ops
 from port.errors import KernelUnavailableError, PortError
 from port.tilelang_ops import neuron
-from port.tilelang_ops.table import ROWS, kernel_table, row
+from port.tilelang_ops.table import ROWS, kernel_summary, kernel_table, row
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -99,6 +99,10 @@ def test_a_name_that_is_missing_has_the_nearest_ones() -> None:
 def test_a_refusal_comes_before_any_argument_is_looked_at() -> None:
     with pytest.raises(NotImplementedError, match="DEEPINFER_USE_NEXTN_DECODE=0"):
         ops.get_accept_result_tl(torch.zeros(1))
+
+
+def test_the_readme_says_which_factories_work() -> None:
+    assert kernel_summary() in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_docs_hold_the_table() -> None:
