@@ -20,6 +20,7 @@ from port.checkpoint.fp8_range import Fp8RangeReport, limit_fp8_weight
 from port.checkpoint.index import Checkpoint
 from port.checkpoint.names import TensorSpec
 from port.checkpoint.problems import Problem, checkpoint_error, errors_in
+from port.checkpoint.slices import RankSlice, read_rank_slice
 from port.errors import CheckpointError
 
 Progress = Callable[[int, int], None]
@@ -38,6 +39,7 @@ class LoadReport:
         unexpected: names in the checkpoint that the model does not have.
         mis_shaped, mis_typed: names of another shape or dtype than wanted.
         left_out: names of parts the text model does not run (draft, vision).
+        elsewhere: names that other ranks keep.
         nbytes: bytes read.
         elapsed_s: time spent reading.
         problems: the same as values, with what was expected, what was found and what to do.
@@ -50,6 +52,7 @@ class LoadReport:
     mis_shaped: tuple[str, ...] = ()
     mis_typed: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
     nbytes: int = 0
     elapsed_s: float = 0.0
     problems: tuple[Problem, ...] = ()
@@ -61,28 +64,39 @@ class LoadReport:
         return not errors_in(self.problems)
 
     def __str__(self) -> str:
-        counts = ("loaded", "missing", "unexpected", "mis_shaped", "mis_typed", "left_out")
+        counts = ("loaded", "missing", "unexpected", "mis_shaped", "mis_typed", "left_out", "elsewhere")
         words = [f"{len(getattr(self, name))} {name.replace('_', '-')}" for name in counts if getattr(self, name)]
         changed = "" if self.fp8_range is None else f"; {self.fp8_range}"
         return f"{', '.join(words) or 'nothing'}; {self.nbytes:,} bytes{changed}"
 
 
-def check_tensors(checkpoint: Checkpoint, wanted: Mapping[str, Tensor], *, whole: bool = True) -> LoadReport:
+def check_tensors(
+    checkpoint: Checkpoint,
+    wanted: Mapping[str, Tensor],
+    *,
+    whole: bool = True,
+    slices: Mapping[str, RankSlice] | None = None,
+    elsewhere: frozenset[str] = frozenset(),
+) -> LoadReport:
     """Return what loading would meet, from headers alone; nothing is read and nothing raised.
 
     Args:
         checkpoint: opened, strictly or not.
         wanted: tensors to be filled, by name; only their shapes and dtypes matter, so they may be on `meta`.
         whole: whether `wanted` is all the model has; a part of it makes nothing unexpected.
+        slices: what is kept of each tensor, where that is not all of it.
+        elsewhere: names that other ranks keep.
     """
-    specs = {name: _spec_of(name, tensor) for name, tensor in wanted.items()}
+    cut: Mapping[str, RankSlice] = slices or {}
+    specs = {name: cut[name].spec if name in cut else _spec_of(name, tensor) for name, tensor in wanted.items()}
     entries, left_out = checkpoint.entries, ()
     if whole:
         left_out = tuple(name for name in entries if name not in specs and family_of(name) in _OTHER_PARTS)
     else:
         entries = {name: entries[name] for name in specs if name in entries}
-    audit = audit_tensors(specs, entries, damaged=checkpoint.damaged, may_have=frozenset(left_out))
-    return _report_of(audit, left_out)
+    others = tuple(name for name in entries if name in elsewhere)
+    audit = audit_tensors(specs, entries, damaged=checkpoint.damaged, may_have=frozenset((*left_out, *others)))
+    return _report_of(audit, left_out, others)
 
 
 def load_tensors(
@@ -92,9 +106,11 @@ def load_tensors(
     whole: bool = True,
     device: torch.device | str = "cpu",
     fp8_limit: float | None = None,
+    slices: Mapping[str, RankSlice] | None = None,
+    elsewhere: frozenset[str] = frozenset(),
     progress: Progress | None = None,
 ) -> tuple[dict[str, Tensor], LoadReport]:
-    """Return every wanted tensor as stored, on `device`, and what became of the rest.
+    """Return every wanted tensor as stored, or this rank's part of it, on `device`, and what became of the rest.
 
     Args:
         checkpoint: opened.
@@ -103,32 +119,41 @@ def load_tensors(
         device: where the result goes.
         fp8_limit: largest magnitude that an FP8 code may have, 224 to 448: tiles above it are halved and their scales
             doubled, see `port/checkpoint/fp8_range.py`. None leaves everything as stored.
+        slices: what is kept of each tensor, where that is not all of it; no other bytes are read.
+        elsewhere: names that other ranks keep.
         progress: called after each tensor.
 
     Raises:
         CheckpointError: tensors that are missing or do not fit, all of them in one error, before anything is read; a
             file that changed since it was opened; or an FP8 weight that cannot be kept within the limit.
     """
-    report = check_tensors(checkpoint, wanted, whole=whole)
+    report = check_tensors(checkpoint, wanted, whole=whole, slices=slices, elsewhere=elsewhere)
     if not report.ok:
         raise checkpoint_error(f"{checkpoint.path}: the weights do not fit the model", errors_in(report.problems))
     started = time.perf_counter()
-    total = sum(checkpoint.entries[name].nbytes for name in wanted)
+    cut = {name: piece for name, piece in (slices or {}).items() if piece.rows is not None}
+    sizes = {name: checkpoint.entries[name].nbytes for name in wanted}
+    sizes |= {name: cut[name].nbytes - cut[name].padding_bytes for name in wanted if name in cut}
+    total = sum(sizes.values())
     done = 0
     tensors: dict[str, Tensor] = {}
     limited = _LimitedWeights(wanted, fp8_limit)
     with checkpoint.reader() as reader:
         for name in sorted(wanted, key=lambda name: _place(checkpoint, name)):  # in file order, for a spinning disk
-            entry = checkpoint.entries[name]
-            for ready, tensor in limited.take(name, reader.read(entry)):
+            if name in cut:
+                stored = read_rank_slice(checkpoint, cut[name], reader=reader)
+            else:
+                stored = reader.read(checkpoint.entries[name])
+            for ready, tensor in limited.take(name, stored):
                 tensors[ready] = tensor.to(device)
-            done += entry.nbytes
+            done += sizes[name]
             if progress is not None:
                 progress(done, total)
     return {name: tensors[name] for name in wanted}, LoadReport(
         loaded=tuple(wanted),
         unexpected=report.unexpected,
         left_out=report.left_out,
+        elsewhere=report.elsewhere,
         nbytes=done,
         elapsed_s=time.perf_counter() - started,
         problems=report.problems,
@@ -188,13 +213,14 @@ def _spec_of(name: str, tensor: Tensor) -> TensorSpec:
     return TensorSpec(name=name, dtype=dtype, shape=tuple(tensor.shape))
 
 
-def _report_of(audit: TensorAudit, left_out: tuple[str, ...]) -> LoadReport:
+def _report_of(audit: TensorAudit, left_out: tuple[str, ...], elsewhere: tuple[str, ...]) -> LoadReport:
     return LoadReport(
         missing=tuple(spec.name for spec in audit.missing),
         unexpected=tuple(entry.name for entry in audit.unexpected),
         mis_shaped=tuple(item.spec.name for item in audit.mis_shaped),
         mis_typed=tuple(item.spec.name for item in audit.mis_typed),
         left_out=left_out,
+        elsewhere=elsewhere,
         problems=audit.problems,
     )
 

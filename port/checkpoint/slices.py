@@ -2,7 +2,7 @@
 
 | tensors | kept by rank r |
 |---|---|
-| routed experts | slots `[r * S / n, (r + 1) * S / n)`; S pads the experts E to a multiple of n |
+| routed experts | slots `[r * S / n, (r + 1) * S / n)`; S pads the experts E, and extra ones, to a multiple of n |
 | Engram tables | rows `[r * P / n, (r + 1) * P / n)`; P pads the rows to a multiple of lcm(256, n) |
 | everything else | whole, on every rank |
 
@@ -74,10 +74,10 @@ def is_table(name: str) -> bool:
     return _TABLE.match(name) is not None
 
 
-def experts_of_rank(expert_count: int, rank: int, world_size: int) -> tuple[int, ...]:
-    """Return the logical experts in one rank's physical slots, in slot order."""
+def experts_of_rank(expert_count: int, rank: int, world_size: int, *, extra: int = 0) -> tuple[int, ...]:
+    """Return the logical experts in one rank's physical slots, in slot order; `extra` slots were asked for beyond E."""
     _check_rank(rank, world_size)
-    per_rank = -(-expert_count // world_size)
+    per_rank = -(-(expert_count + extra) // world_size)
     slots = range(rank * per_rank, (rank + 1) * per_rank)
     return tuple(slot if slot < expert_count else (slot - expert_count) % expert_count for slot in slots)
 
@@ -91,13 +91,16 @@ def table_rows_of_rank(row_count: int, rank: int, world_size: int) -> tuple[slic
     return slice(begin, end), per_rank - (end - begin)
 
 
-def rank_slices(table: Mapping[str, TensorSpec], *, rank: int, world_size: int) -> dict[str, RankSlice]:
+def rank_slices(
+    table: Mapping[str, TensorSpec], *, rank: int, world_size: int, extra_experts: int = 0
+) -> dict[str, RankSlice]:
     """Return what one rank keeps, by tensor name; tensors it does not keep are left out.
 
     Args:
         table: of `port.checkpoint.names.tensor_table`, or any part of it.
         rank: from 0.
         world_size: ranks that share experts and tables.
+        extra_experts: redundant expert slots asked for.
 
     Raises:
         CheckpointError: a rank outside the world.
@@ -111,7 +114,7 @@ def rank_slices(table: Mapping[str, TensorSpec], *, rank: int, world_size: int) 
         if match is not None:
             count = counts[name[: match.start()]]
             if count not in kept:
-                kept[count] = frozenset(experts_of_rank(count, rank, world_size))
+                kept[count] = frozenset(experts_of_rank(count, rank, world_size, extra=extra_experts))
             if int(match[1]) in kept[count]:
                 found[name] = RankSlice(spec=spec)
         elif world_size > 1 and is_table(name):

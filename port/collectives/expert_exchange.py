@@ -108,10 +108,11 @@ def send_rows(
     weights_RNK = torch.where(here_RNK, weights_NK.to(torch.float32), 0.0)
     if max_rows is None:
         rank, row = here_RNK.any(dim=-1).nonzero(as_tuple=True)
-        parts = [*(part[row] for part in rows), ids_RNK[rank, row], weights_RNK[rank, row]]
+        parts = [*rows, ids_RNK[rank, row], weights_RNK[rank, row]]
         sent_counts = torch.bincount(rank, minlength=ranks).tolist()
         counts = tuple(exchange_counts(sent_counts, group))
-        pending = exchange_rows(as_bytes(parts), sent_counts, counts, group)
+        sent = as_bytes([as_bytes(rows)[row], *parts[-2:]])
+        pending = exchange_rows(sent, sent_counts, counts, group)
     else:
         # Every rank is sent every row: a slot that stayed empty would be on its way all the same.
         missing = max_rows - ids.shape[0]

@@ -113,7 +113,7 @@ def _make_groups(layout: ParallelLayout, rank: int, backend: str, timeout: timed
             # Every rank makes every group, its own or not: that is what the library asks for.
             for members in plan[kind]:
                 group = dist.new_group(list(members), backend=group_backend, timeout=timeout)
-                if rank in members:
+                if rank in members and isinstance(group, ProcessGroup):
                     own[name] = group
         _try_once(name, own[name])
     return ParallelGroups(layout=layout, rank=rank, **own)

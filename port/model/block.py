@@ -7,10 +7,12 @@ that the *previous* sub-layer computed, while the weights it computes itself go 
 import torch
 from torch import Tensor, nn
 
+from port.collectives.parallel import Parallel
 from port.config import ModelConfig
 from port.kernels.hyper_connections import collapse_streams, combine_streams, mixing_values, split_mixing
 from port.model.attention import Attention
 from port.model.engram import Engram
+from port.model.expert_share import ExpertShare
 from port.model.experts import ExpertLoop, MoE
 from port.model.forward_state import ForwardState
 from port.model.precision import Precision
@@ -25,7 +27,15 @@ from port.schedule import LayerRole
 class Block(nn.Module):
     """One layer. Names are the checkpoint's."""
 
-    def __init__(self, config: ModelConfig, role: LayerRole, precision: Precision, loop: ExpertLoop) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        role: LayerRole,
+        precision: Precision,
+        loop: ExpertLoop,
+        parallel: Parallel | None = None,
+        share: ExpertShare | None = None,
+    ) -> None:
         super().__init__()
         streams, width = config.hc_mult, config.hidden_size
         mixes = (2 + streams) * streams
@@ -34,11 +44,11 @@ class Block(nn.Module):
             self.register_parameter(f"hc_{part}_base", meta_parameter(mixes, dtype=torch.float32))
             self.register_parameter(f"hc_{part}_scale", meta_parameter(3, dtype=torch.float32))
         if role.has_engram:
-            self.engram = Engram(config, role.layer, precision)
+            self.engram = Engram(config, role.layer, precision, parallel, static=loop == "all")
         self.attn_norm = RMSNorm(width, eps=config.rms_norm_eps)
         self.attn = Attention(config, role, precision)
         self.ffn_norm = RMSNorm(width, eps=config.rms_norm_eps)
-        self.ffn = MoE(config, role.layer, precision, loop)
+        self.ffn = MoE(config, role.layer, precision, loop, share)
         self.config = config
         self.role = role
         self.precision = precision

@@ -5,10 +5,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from port.collectives.expert_exchange import add_slots
 from port.config import ModelConfig
 from port.kernels.linear import linear
 from port.kernels.routing import route
 from port.kernels.swiglu import clamped_swiglu
+from port.model.expert_share import ExpertShare, in_expert_order
 from port.model.precision import Precision
 from port.model.taps import Tap
 from port.model.weights import Linear, meta_parameter
@@ -65,17 +67,34 @@ class MoE(nn.Module):
         loop: "hit" runs experts that were chosen, on the rows that chose them, after one read of the ids to the host;
             "all" runs every expert on every row, with static shapes and no read. Results have the same bits
             where a product does not depend on its number of rows (on the CPU: with one thread).
+        share: this rank's experts and the way to the others; None where it has all of them.
     """
 
-    def __init__(self, config: ModelConfig, layer: int, precision: Precision, loop: ExpertLoop) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        precision: Precision,
+        loop: ExpertLoop,
+        share: ExpertShare | None = None,
+    ) -> None:
         super().__init__()
         width = config.moe_intermediate_size
         self.gate = Gate(config)
-        self.experts = nn.ModuleList(Expert(config, width, "fp4", precision) for _ in range(config.n_routed_experts))
+        if share is None:
+            self.experts = nn.ModuleList(
+                Expert(config, width, "fp4", precision) for _ in range(config.n_routed_experts)
+            )
+        else:
+            # Keyed by the expert's own number, so that names stay the checkpoint's; replicas share their weights.
+            self.experts = nn.ModuleDict(
+                {str(expert): Expert(config, width, "fp4", precision) for expert in dict.fromkeys(share.experts)}
+            )
         self.shared_experts = Expert(config, width * config.n_shared_experts, "fp8", precision)
         self.config = config
         self.precision = precision
         self.loop = loop
+        self.share = share
         self._prefix = f"layers.{layer}.ffn"
 
     def forward(self, y: Tensor, valid: Tensor | None, tap: Tap) -> Tensor:
@@ -98,7 +117,9 @@ class MoE(nn.Module):
         weights = tap(f"{prefix}.router_weights", weights)
         y_in = self.precision.linear_input(y)
         shared = self.shared_experts(y_in).to(torch.float32)
-        if self.precision.profile.moe_sum == "expert_order":
+        if self.share is not None:
+            total = self._exchanged(self.share, y, ids, weights, shared)
+        elif self.precision.profile.moe_sum == "expert_order":
             routed = torch.zeros(y.shape, dtype=torch.float32, device=y.device)
             total = self._add_routed(routed, y_in, ids, weights) + shared
         else:
@@ -108,30 +129,58 @@ class MoE(nn.Module):
                 total = total + output
         return tap(f"{prefix}.out", total.to(self.precision.activation))
 
+    def take_part(self) -> None:
+        """Run this rank's experts for the other ranks in one pass, with no row of its own."""
+        if self.share is not None:
+            device = self.gate.weight.device
+            y = torch.empty(0, self.config.hidden_size, dtype=self.precision.activation, device=device)
+            empty = torch.empty(0, self.config.num_experts_per_tok, device=device)
+            self._exchanged(self.share, y, empty.to(torch.int64), empty, y.to(torch.float32))
+
+    def _exchanged(self, share: ExpertShare, y: Tensor, ids: Tensor, weights: Tensor, shared: Tensor) -> Tensor:
+        """Return the same sum with experts on several ranks, float32 (T, D)."""
+        outputs = share.outputs(self.precision.packed_linear_input(y), ids, weights, self._run_received)
+        if self.precision.profile.moe_sum == "expert_order":
+            return add_slots(in_expert_order(outputs, ids)) + shared
+        return add_slots(outputs, first_ND=shared)
+
+    def _run_received(self, rows: tuple[Tensor, ...], ids: Tensor, weights: Tensor) -> Tensor:
+        y = self.precision.unpacked_linear_input(rows)
+        return self._fill_slots(y.new_zeros(*ids.shape, y.shape[1]), y, ids, weights)
+
+    def _local_experts(self) -> list[nn.Module]:
+        """Return the experts of this rank's slots, in slot order."""
+        if isinstance(self.experts, nn.ModuleList):
+            return list(self.experts)
+        assert self.share is not None, "experts are kept by number where ranks share them"
+        return [self.experts[str(expert)] for expert in self.share.experts]
+
     def _add_routed(self, total: Tensor, y: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """Return the sum of expert outputs in order of expert id, float32 (T, D)."""
+        experts = self._local_experts()
         if self.loop == "all":
-            for expert, module in enumerate(self.experts):
+            for expert, module in enumerate(experts):
                 weight = torch.where(ids == expert, weights, 0.0).sum(dim=-1, keepdim=True)
                 total = total + module(y, weight).to(torch.float32)
             return total
         for expert, rows, slots in _rows_by_expert(ids):
-            output = self.experts[expert](y[rows], weights[rows, slots].unsqueeze(-1))
+            output = experts[expert](y[rows], weights[rows, slots].unsqueeze(-1))
             total.index_add_(0, rows, output.to(torch.float32))
         return total
 
     def _fill_slots(self, outputs: Tensor, y: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """Return expert outputs by the slot in which the row chose them, float32 (T, K, D)."""
+        """Return expert outputs by the slot in which the row chose them, (T, K, D) in the dtype of `outputs`."""
+        experts = self._local_experts()
         if self.loop == "all":
-            for expert, module in enumerate(self.experts):
+            for expert, module in enumerate(experts):
                 chosen = ids == expert
                 weight = torch.where(chosen, weights, 0.0).sum(dim=-1, keepdim=True)
-                output = module(y, weight).to(torch.float32)
+                output = module(y, weight).to(outputs.dtype)
                 outputs = torch.where(chosen.unsqueeze(-1), output.unsqueeze(1), outputs)
             return outputs
         for expert, rows, slots in _rows_by_expert(ids):
-            output = self.experts[expert](y[rows], weights[rows, slots].unsqueeze(-1))
-            outputs[rows, slots] = output.to(torch.float32)
+            output = experts[expert](y[rows], weights[rows, slots].unsqueeze(-1))
+            outputs[rows, slots] = output.to(outputs.dtype)
         return outputs
 
 

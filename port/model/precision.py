@@ -6,7 +6,8 @@ Modules ask this object at every rounding point, so that no module reads a profi
 import torch
 from torch import Tensor
 
-from port.kernels.quantize import round_trip_fp4, round_trip_fp4_e4m3, round_trip_fp8
+from port.kernels.dequantize import dequantize_fp8_tiles
+from port.kernels.quantize import quantize_fp8_rows, round_trip_fp4, round_trip_fp4_e4m3, round_trip_fp8
 from port.numerics import NumericProfile
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -34,6 +35,16 @@ class Precision:
     def linear_input(self, x: Tensor) -> Tensor:
         """Return `x` as an FP8 or FP4 linear sees it."""
         return round_trip_fp8(x, fp8_max=self.profile.fp8_max) if self.profile.act_quant == "fp8" else x
+
+    def packed_linear_input(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Return `linear_input(x)` as it travels between ranks: FP8 codes and their scales, or the numbers."""
+        return quantize_fp8_rows(x, fp8_max=self.profile.fp8_max) if self.profile.act_quant == "fp8" else (x,)
+
+    def unpacked_linear_input(self, parts: tuple[Tensor, ...]) -> Tensor:
+        """Return what `packed_linear_input` packed, in the activation dtype; the same bits as `linear_input`."""
+        if len(parts) == 1:
+            return parts[0]
+        return dequantize_fp8_tiles(parts[0], parts[1], block=(1, 32), out_dtype=self.activation)
 
     def grouped_linear_input(self, x: Tensor) -> Tensor:
         """Return `x` as the grouped output projection sees it."""

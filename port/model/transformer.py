@@ -18,10 +18,14 @@ from torch import Tensor, nn
 
 from port.checkpoint.index import Checkpoint
 from port.checkpoint.loader import LoadReport, Progress, load_tensors
+from port.checkpoint.names import tensor_table
+from port.checkpoint.slices import RankSlice
+from port.collectives.parallel import Parallel
 from port.config import ModelConfig
 from port.kernels.hyper_connections import collapse_streams
 from port.kernels.quantize import FP8_MAX
 from port.model.block import Block
+from port.model.expert_share import ExpertShare
 from port.model.experts import ExpertLoop
 from port.model.forward_state import ForwardState
 from port.model.precision import Precision
@@ -31,6 +35,7 @@ from port.model.taps import Tap, identity_tap
 from port.model.weights import Embedding, Linear, RMSNorm, WeightForm
 from port.numerics import NumericProfile
 from port.runtime.cache_engine import CacheEngine
+from port.runtime.eplb import ExpertBalancer, ExpertSlots
 from port.runtime.input_metadata import InputMetadata
 from port.schedule import LayerSchedule, RopeKind
 
@@ -46,6 +51,11 @@ class Transformer(nn.Module):
             thread; with more, a CPU product may split its sums otherwise for another number of rows.
         weights: keep a dense copy of each quantised weight, made at load, or dequantise at every use, in pieces; the
             bits are the same.
+        parallel: this rank's share of experts and Engram tables; None for all of them. Every rank of a group must run
+            the same passes: `forward`, the same steps, or `take_part`.
+
+    Attributes:
+        balancer: maps and counts of experts; None where this rank has all of them.
     """
 
     def __init__(
@@ -56,6 +66,7 @@ class Transformer(nn.Module):
         device: torch.device | str = "cpu",
         moe: ExpertLoop = "hit",
         weights: WeightForm = "dequantized",
+        parallel: Parallel | None = None,
     ) -> None:
         super().__init__()
         self.config = config
@@ -64,7 +75,12 @@ class Transformer(nn.Module):
         self.device = torch.device(device)
         self.weight_form: WeightForm = weights
         self.embed = Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Block(config, role, self.precision, moe) for role in self.schedule.roles)
+        self.balancer = None if parallel is None else _balancer(config, parallel, self.device)
+        self.layers = nn.ModuleList(
+            Block(config, role, self.precision, moe, parallel, self._share(role.layer, parallel, moe))
+            for role in self.schedule.roles
+        )
+        self._slices, self._elsewhere = _kept(config, parallel)
         self.norm = RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.head = Linear(config.vocab_size, config.hidden_size, stored="bf16")
         self._rotations: dict[RopeKind, RotationTable] | None = None
@@ -118,6 +134,17 @@ class Transformer(nn.Module):
         assert state.logits is not None, "the last step makes logits"
         return state.logits
 
+    def take_part(self) -> None:
+        """Take part in the exchanges of one forward pass of the other ranks, with no request of one's own."""
+        for step in self.steps():
+            if step.layer is not None:
+                block = self.layers[step.layer]
+                assert isinstance(block, Block), "layers are blocks"
+                if step.kind == "engram":
+                    block.engram.take_part()
+                elif step.kind == "ffn":
+                    block.ffn.take_part()
+
     def load(
         self, checkpoint: Checkpoint, modules: Iterable[str] | None = None, *, progress: Progress | None = None
     ) -> LoadReport:
@@ -139,6 +166,8 @@ class Transformer(nn.Module):
             whole=modules is None,
             device=self.device,
             fp8_limit=None if limit == FP8_MAX else limit,
+            slices=self._slices,
+            elsewhere=self._elsewhere,
             progress=progress,
         )
         for name, tensor in loaded.items():
@@ -155,6 +184,11 @@ class Transformer(nn.Module):
             self._set(name, nn.Parameter(meta, requires_grad=False))
         for linear_module in self._linears(modules):
             linear_module.drop_dense()
+
+    def _share(self, layer: int, parallel: Parallel | None, moe: ExpertLoop) -> ExpertShare | None:
+        if parallel is None or self.balancer is None:
+            return None
+        return ExpertShare(parallel, self.balancer, layer, static=moe == "all")
 
     def _embed(self, batch: InputMetadata, tap: Tap) -> ForwardState:
         streams = self.config.hc_mult
@@ -203,6 +237,25 @@ class Transformer(nn.Module):
     def _set(self, name: str, parameter: nn.Parameter) -> None:
         owner, _, leaf = name.rpartition(".")
         setattr(self.get_submodule(owner), leaf, parameter)
+
+
+def _balancer(config: ModelConfig, parallel: Parallel, device: torch.device) -> ExpertBalancer | None:
+    if parallel.expert_ranks == 1:
+        return None
+    slots = ExpertSlots(
+        experts=config.n_routed_experts, ranks=parallel.expert_ranks, requested=parallel.requested_experts
+    )
+    group, rank = parallel.groups.expert_host, parallel.expert_rank
+    return ExpertBalancer(slots, layers=config.num_hidden_layers, rank=rank, group=group, device=device)
+
+
+def _kept(config: ModelConfig, parallel: Parallel | None) -> tuple[dict[str, RankSlice] | None, frozenset[str]]:
+    """Return what this rank keeps of each tensor, and the names it leaves to others."""
+    if parallel is None:
+        return None, frozenset()
+    table = tensor_table(config, ("text",))
+    slices = parallel.slices(table)
+    return slices, frozenset(table) - frozenset(slices)
 
 
 def _belongs(name: str, modules: tuple[str, ...]) -> bool:

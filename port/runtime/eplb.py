@@ -198,9 +198,10 @@ def choose_replicas(ids_TK: Tensor, logical_to_physical: Tensor, logical_count: 
         int64 (T, K), -1 where the id is.
     """
     known = ids_TK.clamp(min=0)
-    # int32 is enough up to 92,000 rows, and trn2 has no fast int64.
-    row = torch.arange(ids_TK.shape[0], dtype=torch.int32, device=ids_TK.device)
-    copy = torch.remainder((row * _REPLICA_STRIDE + ep_rank).unsqueeze(-1), logical_count[known])
+    count = logical_count[known]
+    row = torch.arange(ids_TK.shape[0], dtype=torch.int32, device=ids_TK.device).unsqueeze(-1)
+    # Remainders before the product, so that int32 is enough for any number of rows.
+    copy = torch.remainder((row % count) * torch.remainder(_REPLICA_STRIDE, count) + ep_rank, count)
     places = logical_to_physical.flatten()[known * logical_to_physical.shape[1] + copy]
     return torch.where(ids_TK >= 0, places, -1)
 

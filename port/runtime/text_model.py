@@ -10,6 +10,7 @@ import torch
 
 from port.checkpoint.index import Checkpoint, open_checkpoint
 from port.checkpoint.loader import LoadReport
+from port.collectives.parallel import Parallel
 from port.config import ModelConfig
 from port.model.experts import ExpertLoop
 from port.model.transformer import Transformer
@@ -58,6 +59,7 @@ def open_text_model(
     moe: ExpertLoop = "hit",
     weights: WeightForm = "dequantized",
     load: bool = True,
+    parallel: Parallel | None = None,
 ) -> TextModel:
     """Return the model of a checkpoint folder.
 
@@ -68,6 +70,8 @@ def open_text_model(
         moe: see `Transformer`.
         weights: see `Transformer`.
         load: read all weights now; otherwise load them per step with `model.load`.
+        parallel: this rank's share of experts and Engram tables, see `port/collectives/parallel.py`; only its slices
+            are read. None for everything.
 
     Raises:
         CheckpointError: the folder is no sound checkpoint.
@@ -78,6 +82,6 @@ def open_text_model(
     named = NumericProfile.named(profile) if isinstance(profile, str) else profile
     tokenizer = Tokenizer.from_checkpoint(checkpoint.path, config)
     engram = EngramHash.from_config(config, tokenizer.compression_map()) if config.engram_layer_ids else None
-    model = Transformer(config, profile=named, device=device, moe=moe, weights=weights)
+    model = Transformer(config, profile=named, device=device, moe=moe, weights=weights, parallel=parallel)
     report = model.load(checkpoint) if load else None
     return TextModel(checkpoint=checkpoint, model=model, tokenizer=tokenizer, engram=engram, load_report=report)

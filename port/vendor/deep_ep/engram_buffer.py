@@ -8,7 +8,6 @@ Source: `deepinfer_ep` 2.5.0, described in the runtime contracts, section 14.3.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -81,10 +80,9 @@ class EngramBuffer:
         entries_per_token: int,
         dtype: torch.dtype = torch.float8_e4m3fn,
         num_sf_packs: int = 0,
-        sf_dtype: torch.dtype = torch.int16,
     ) -> tuple[int, int]:
         """Return (bytes of the rows of one fetch, bytes of this rank's rows), scales included in both."""
-        row = hidden * dtype.itemsize + num_sf_packs * sf_dtype.itemsize
+        row = hidden * dtype.itemsize + (hidden // 32 if num_sf_packs else 0)
         fetched = align(len(entries_per_layer) * max_tokens * entries_per_token * row)
         stored = sum(_rows_per_rank(rows, group_size(group)) for rows in entries_per_layer) * row
         return fetched, align(stored)
@@ -200,9 +198,7 @@ class EngramBuffer:
         if scale.shape[0] == per_rank * ranks:
             begin = group_rank(self.group) * per_rank
             return scale[begin : begin + per_rank].clone()
-        filling = torch.full(
-            (padding, math.prod(scale.shape[1:]) * scale.element_size()), _SCALE_ONE, dtype=torch.uint8
-        )
+        filling = torch.full((padding, scale.shape[1] * scale.element_size()), _SCALE_ONE, dtype=torch.uint8)
         return torch.cat((scale[kept], filling.view(scale.dtype).to(scale.device)))
 
 

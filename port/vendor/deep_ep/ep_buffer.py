@@ -139,12 +139,16 @@ class EPBuffer:
             num_experts: physical experts of all ranks.
             num_max_tokens_per_rank: slots per pair of ranks without CPU sync; the buffer's when None.
             expert_alignment: each expert's rows start at a multiple of it.
-            num_sms, async_with_compute_stream, allocate_on_comm_stream, do_handle_copy: no effect: there is one stream.
+            num_sms: no effect, as `get_theoretical_num_sms` says.
             previous_event: waited for first.
+            async_with_compute_stream: no effect: there is one stream.
+            allocate_on_comm_stream: no effect, likewise.
+            do_handle_copy: no effect: nothing changes a handle.
             do_cpu_sync: exact sizes, known after the host has waited; otherwise equal slots for every pair of ranks
                 and worst-case sizes, without any wait (the form trn2 can do: documented).
             do_expand: must stay True, as it is in every call of the model.
-            use_tma_aligned_col_major_sf, defer_epilogue: no effect, see the module.
+            use_tma_aligned_col_major_sf: no effect, see the module.
+            defer_epilogue: no effect: rows are always written out when the event is waited for.
 
         Returns:
             An event; its `current_stream_wait()` gives `(recv_x, recv_topk_idx, recv_topk_weights, handle)`:
@@ -198,8 +202,11 @@ class EPBuffer:
             handle: of the dispatch.
             topk_weights: must be None: rows are weighted before the second product.
             bias: bfloat16 (n, hidden), the shared expert's output.
-            num_sms, async_with_compute_stream, allocate_on_comm_stream, defer_epilogue: no effect, as for `dispatch`.
+            num_sms: no effect, as for `dispatch`.
             previous_event: waited for first.
+            async_with_compute_stream: no effect, likewise.
+            allocate_on_comm_stream: no effect, likewise.
+            defer_epilogue: no effect: sums are always made when the event is waited for.
 
         Returns:
             An event; its `current_stream_wait()` gives `(combined bfloat16 (n, hidden), None)`.
