@@ -2,7 +2,7 @@
 
 Everything dense is whole on every rank, and every rank has requests of its own: an expert-parallel rank computes its
 own attention and sends rows to the ranks that hold their experts. All ranks of a group must run the same number of
-forward passes; one without requests takes part with `Transformer.take_part`.
+forward passes; one without requests takes part with `Transformer.take_part` (`port/runtime/turns.py` keeps step).
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ class Parallel:
     def requested_experts(self) -> int:
         """Redundant experts asked for."""
         return ENV.DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS if self.extra_experts is None else self.extra_experts
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other ranks hold a part of what this one needs."""
+        return self.expert_ranks > 1 or self.engram_ranks > 1
 
     @property
     def expert_ranks(self) -> int:

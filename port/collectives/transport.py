@@ -86,6 +86,7 @@ def exchange_rows(
     """
     if group_size(group) == 1:
         return Pending(lambda: rows)
+    assert sum(sent) == rows.shape[0], f"{rows.shape[0]} rows are cut into {list(sent)}"
     out = rows.new_empty(sum(received), rows.shape[1])
     with explained("rows", group):
         work = dist.all_to_all_single(out, rows.contiguous(), list(received), list(sent), group=group, async_op=True)

@@ -55,6 +55,7 @@ class Transformer(nn.Module):
             the same passes: `forward`, the same steps, or `take_part`.
 
     Attributes:
+        parallel: this rank's share; None for everything.
         balancer: maps and counts of experts; None where this rank has all of them.
     """
 
@@ -75,6 +76,7 @@ class Transformer(nn.Module):
         self.device = torch.device(device)
         self.weight_form: WeightForm = weights
         self.embed = Embedding(config.vocab_size, config.hidden_size)
+        self.parallel = parallel
         self.balancer = None if parallel is None else _balancer(config, parallel, self.device)
         self.layers = nn.ModuleList(
             Block(config, role, self.precision, moe, parallel, self._share(role.layer, parallel, moe))

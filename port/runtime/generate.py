@@ -18,6 +18,7 @@ from port.runtime.sampler import Sampler, SamplerInputs
 from port.runtime.sampling_params import SamplingParams
 from port.runtime.sequence import Sequence
 from port.runtime.text_model import TextModel
+from port.runtime.turns import Turns
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps at most)."""
@@ -53,7 +54,8 @@ def generate(
 
     Args:
         text_model: a loaded model.
-        prompts: token ids, at least one each.
+        prompts: token ids, at least one each. Where ranks share the model every rank calls this with prompts of its
+            own, or with none at all; Ctrl-C then ends it without a result.
         max_tokens: tokens to add to each prompt, at least 1.
         stop_token_ids: tokens that end a sequence.
         prefill_chunk: tokens of each prompt run at a time; all when None.
@@ -65,12 +67,16 @@ def generate(
         ValueError: no prompt, an empty prompt, a token id outside the vocabulary, or a count below 1.
     """
     _check(text_model, prompts, max_tokens, prefill_chunk)
+    turns = Turns(text_model.model)
+    if not prompts:
+        turns.finish()
+        return ()
     cache = text_model.cache_for([len(prompt) + max_tokens for prompt in prompts])
     sequences = {number: cache.admit(tuple(prompt), max_tokens=max_tokens) for number, prompt in enumerate(prompts)}
     produced: dict[int, list[int]] = {number: [] for number in sequences}
     reasons: dict[int, Literal["length", "stop", "interrupted"]] = {}
     try:
-        logits = _prefill(text_model, cache, sequences, prefill_chunk)
+        logits = _prefill(text_model, turns, cache, sequences, prefill_chunk)
         for step in range(max_tokens):
             tokens = _choose(logits, sequences, sampling, produced, stop_token_ids)
             for token, number in zip(tokens, list(sequences), strict=True):
@@ -84,9 +90,12 @@ def generate(
             if not sequences:
                 break
             batch = build_decode(cache.layout, list(sequences.values()), engram=text_model.engram)
-            logits = text_model.model(batch.to(text_model.model.device), cache)
+            logits = turns.forward(batch, cache)
             sequences = {number: sequence.advanced(1) for number, sequence in sequences.items()}
+        turns.finish()
     except KeyboardInterrupt:
+        if turns.is_shared:
+            raise  # an exchange may be half done, and the other ranks wait for the rest of it
         for number in sequences:
             reasons[number] = "interrupted"
     return tuple(
@@ -121,7 +130,11 @@ def _choose(
 
 
 def _prefill(
-    text_model: TextModel, cache: CacheEngine, sequences: dict[int, Sequence], prefill_chunk: int | None
+    text_model: TextModel,
+    turns: Turns,
+    cache: CacheEngine,
+    sequences: dict[int, Sequence],
+    prefill_chunk: int | None,
 ) -> Tensor:
     """Run all prompts and return the logits after the last token of each, (prompts, V); `sequences` are advanced."""
     last: dict[int, Tensor] = {}
@@ -130,7 +143,7 @@ def _prefill(
         batch = build_prefill(
             cache.layout, list(running.values()), engram=text_model.engram, chunk_lens=lengths, logits="last"
         )
-        logits = text_model.model(batch.to(text_model.model.device), cache)
+        logits = turns.forward(batch, cache)
         for row, (number, length) in enumerate(zip(running, lengths, strict=True)):
             sequences[number] = sequences[number].advanced(length)
             last[number] = logits[row]
@@ -141,7 +154,7 @@ def _check(
     text_model: TextModel, prompts: SequenceType[SequenceType[int]], max_tokens: int, prefill_chunk: int | None
 ) -> None:
     problems = []
-    if not prompts:
+    if not prompts and not Turns(text_model.model).is_shared:
         problems.append("expected at least one prompt; found none")
     vocabulary = text_model.config.vocab_size
     for number, prompt in enumerate(prompts):
