@@ -1,14 +1,16 @@
 """Which device a CUDA name stands for while `transfer_to_neuron` is installed.
 
-One process owns one logical core, so every CUDA device is the same one: `neuron:0`, or the CPU in host mode. Where a
-process owns several cores, `devices="same_index"` keeps the numbers: `cuda:1` is `neuron:1`.
+`devices="one"`: the process owns one logical core, so every CUDA device, numbered or not, is `neuron:0`.
+`devices="same_index"`: numbers stay (`cuda:1` is `neuron:1`), and `cuda` without one is the current core, as with CUDA;
+for a process that sees several cores, or whose core has its local rank as number.
+In host mode every CUDA device is the CPU, which has no number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -25,19 +27,24 @@ class DeviceMapping:
     Attributes:
         host: CUDA is the CPU.
         devices: "one" core for every number, or the "same_index".
+
+    Raises:
+        ValueError: another value of `devices`.
     """
 
     host: bool
     devices: Devices = "one"
 
+    def __post_init__(self) -> None:
+        if self.devices not in get_args(Devices):
+            raise ValueError(
+                f"transfer_to_neuron: expected devices to be one of {get_args(Devices)}; found {self.devices!r}."
+            )
+
     @property
     def type(self) -> str:
         """Device type that CUDA stands for."""
         return "cpu" if self.host else "neuron"
-
-    def index(self, cuda_index: int | None) -> int:
-        """Return the number of the core that a CUDA number stands for; none stands for the first."""
-        return 0 if self.devices == "one" or cuda_index is None else cuda_index
 
     def device(self, value: Any) -> Any:
         """Return what a device argument stands for; anything that does not name CUDA comes back as it is.
@@ -51,21 +58,29 @@ class DeviceMapping:
             value = real_device(value)
         if not isinstance(value, real_device) or value.type != "cuda":
             return value
-        return real_device("cpu") if self.host else real_device("neuron", self.index(value.index))
+        if self.host:
+            return real_device("cpu")
+        if self.devices == "one":
+            return real_device("neuron", 0)
+        return real_device("neuron") if value.index is None else real_device("neuron", value.index)
 
     def number(self, value: Any) -> Any:
-        """Return the device that a bare number means where CUDA code gives one: a core, or the CPU."""
+        """Return the device that a bare number means where CUDA code gives one; else as `device`."""
         if isinstance(value, int) and not isinstance(value, bool):
             return self.device(real_device("cuda", value))
         return self.device(value)
 
+    def default(self) -> Any:
+        """Return what `cuda` without a number stands for."""
+        return self.device("cuda")
+
     def keywords(self, keywords: Mapping[str, Any]) -> dict[str, Any]:
-        """Return keyword arguments with `device` mapped; a CUDA host has no pinned memory to offer."""
+        """Return keyword arguments with `device` mapped, and without pinning."""
         mapped = dict(keywords)
         if "device" in mapped:
             mapped["device"] = self.number(mapped["device"])
         if mapped.get("pin_memory"):
-            # Pinning asks for an accelerator; host memory of the device needs none (documented).
+            # torch pins for an accelerator it knows how to pin for; for this one that is not documented.
             mapped["pin_memory"] = False
         return mapped
 
@@ -76,14 +91,8 @@ class DeviceMapping:
         if callable(given):
             return self._after(given)
         if isinstance(given, Mapping):
-            return {self._text(key): self._text(value) for key, value in given.items()} | {
-                key: self._text(value) for key, value in given.items()
-            }
+            return lambda storage, location: self._restore(storage, str(given.get(location, location)))
         return self.device(given)
-
-    def _text(self, location: Any) -> Any:
-        mapped = self.device(location)
-        return str(mapped) if isinstance(location, str) else mapped
 
     def _restore(self, storage: Any, location: str) -> Any:
         from torch.serialization import default_restore_location
