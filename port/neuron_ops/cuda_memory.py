@@ -91,7 +91,10 @@ class CudaMemory:
             memory = psutil.virtual_memory()
             return memory.available, memory.total
         one = one_core(self._mapping, device)
-        found = ask_neuron("mem_get_info", *one, default=None)
+        try:
+            found = ask_neuron("mem_get_info", *one, default=None)
+        except RuntimeError:
+            found = None  # torch.accelerator has the name for every device; not every allocator behind it tells
         if found is not None:
             free, total = found
             return int(free), int(total)

@@ -19,6 +19,7 @@ from port.neuron_ops.cuda_memory import CudaMemory
 from port.neuron_ops.cuda_streams import CudaStreams, HostEvent, HostStream, ProfileRanges
 from port.neuron_ops.device_mapping import DeviceMapping
 from port.neuron_ops.installation import INSTALLATION, Replacements
+from port.neuron_ops.torch_neuron import is_asked_by_compiler
 
 STAYS = frozenset({
     "amp",
@@ -72,6 +73,16 @@ INSTEAD: Mapping[str, str] = {
     "set_sync_debug_mode": "synchronising operations are not reported",
 }
 """What to do in place of a name that is refused."""
+
+_OF_CUDA_ITSELF = (
+    "_lazy_init",
+    "get_arch_list",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "is_initialized",
+)
+"""Left to CUDA when a compiler asks: Inductor reads what it finds there without asking whether there is a CUDA."""
 
 _TENSOR_TYPES = (
     "BFloat16Tensor",
@@ -135,7 +146,9 @@ def _mapped(path: str, original: Any) -> Any:
 
     def call(*args: Any, **keywords: Any) -> Any:
         names = INSTALLATION.names
-        return names[path](*args, **keywords) if path in names else original(*args, **keywords)
+        if path not in names or (path in _OF_CUDA_ITSELF and is_asked_by_compiler()):
+            return original(*args, **keywords)
+        return names[path](*args, **keywords)
 
     return functools.wraps(original)(call)
 
@@ -164,7 +177,7 @@ def _refusal(path: str, original: Any) -> Any:
     text = f"torch.cuda.{path} has no counterpart on Neuron: {INSTEAD.get(path, 'there is nothing of the kind')}."
 
     def refuse(*args: Any, **keywords: Any) -> Any:
-        if INSTALLATION.mapping is None:
+        if INSTALLATION.mapping is None or is_asked_by_compiler():
             return original(*args, **keywords)
         raise NotImplementedError(text)
 

@@ -20,6 +20,7 @@ from port.neuron_ops.class_stand_ins import stand_in
 from port.neuron_ops.cuda_streams import HostStream
 from port.neuron_ops.device_mapping import DeviceMapping, real_device
 from port.neuron_ops.installation import INSTALLATION, Replacements
+from port.neuron_ops.torch_neuron import is_asked_by_compiler
 
 _logger = logging.getLogger(__name__)
 
@@ -224,7 +225,9 @@ def _type(function: Callable[..., Any]) -> Callable[..., Any]:
 def _is_cuda(original: Any) -> Callable[[torch.Tensor], bool]:
     def is_cuda(self: torch.Tensor) -> bool:
         mapping = INSTALLATION.mapping
-        return bool(original.__get__(self)) or (mapping is not None and self.device.type == mapping.type)
+        if mapping is None or is_asked_by_compiler():
+            return bool(original.__get__(self))
+        return bool(original.__get__(self)) or self.device.type == mapping.type
 
     return is_cuda
 

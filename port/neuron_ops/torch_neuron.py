@@ -64,8 +64,13 @@ def check_neuron_is_known() -> None:
 
 def is_compiling() -> bool:
     """Say whether a graph is being traced or compiled in this thread."""
-    if torch.compiler.is_compiling():
-        return True
+    return torch.compiler.is_compiling() or is_asked_by_compiler()
+
+
+def is_asked_by_compiler() -> bool:
+    """Say whether the caller is the compiler itself, not code that Dynamo reads."""
+    if torch.compiler.is_dynamo_compiling():  # True in code that Dynamo reads, False in all code that runs
+        return False
     from torch._guards import CompileContext, TracingContext
 
     return CompileContext.try_get() is not None or TracingContext.try_get() is not None

@@ -5,13 +5,15 @@
 
 `torch.device`, what takes a device, `torch.autocast`, generators, `torch.load` and every name of `torch.cuda` are
 replaced, in every thread, and put back by the last one out: installing is counted, so that nested and concurrent uses
-are one. While a graph is compiled CUDA is hidden. Importing this module changes nothing.
+are one. Importing this module changes nothing. A compiler is told that there is no CUDA, so that it does not take its
+CUDA paths; the code that it traces is mapped, and sees `torch.cuda.is_available()` False.
 
 `torch.device` makes real devices: `isinstance`, `==` and hashes hold, a device has its own repr, and generated code
 that names `device` finds one. What has no counterpart raises NotImplementedError with its name.
 
 Not covered: functions taken out of `torch` before (`from torch import zeros`), operators called as `torch.ops.aten.*`
-with CUDA devices, `torch.Stream("cuda")`, TorchScript, the "nccl" back end, and `type(x) is torch.device`.
+with CUDA devices, `torch.Stream`, `torch.Event` and `torch.UntypedStorage` on "cuda", `torch.jit.script`, the "nccl"
+back end, and `type(x) is torch.device`. In host mode every CPU tensor is one of CUDA, as there is one device.
 """
 
 from __future__ import annotations

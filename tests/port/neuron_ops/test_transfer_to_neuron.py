@@ -256,14 +256,16 @@ def test_what_was_compiled_inside_is_compiled_anew_outside(backend: str) -> None
 
 
 def test_cuda_is_hidden_while_a_graph_is_compiled(host: None) -> None:
-    seen: list[tuple[bool, int]] = []
+    seen: list[tuple[bool, int, bool]] = []
 
     def backend(graph: torch.fx.GraphModule, example_inputs: list[object]) -> object:
-        seen.append((torch.cuda.is_available(), torch.cuda.device_count()))
+        seen.append((torch.cuda.is_available(), torch.cuda.device_count(), torch.ones(1).is_cuda))
+        with pytest.raises((AssertionError, RuntimeError), match=r"CUDA|NVIDIA"):
+            torch.cuda.get_device_properties(0)
         return graph.forward
 
     torch.compile(lambda x: x + 1, backend=backend)(torch.zeros(2))
-    assert seen == [(False, 0)]
+    assert seen == [(False, 0, False)]
     assert (torch.cuda.is_available(), torch.cuda.device_count()) == (True, 1)
 
 
