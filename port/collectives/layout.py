@@ -39,16 +39,15 @@ class ParallelLayout:
         problems = [f"{name}: expected at least 1; found {size}" for name, size in sizes.items() if size < 1]
         if not problems:
             busy, world = self.data_parallel * self.context_parallel, self.world_size
-            for product, count, name in (
-                (busy, self.expert_parallel, "expert_parallel"),
-                (world, busy, "data_parallel * context_parallel"),
-                (world, self.engram_parallel, "engram_parallel"),
+            for whole, product, name, count in (
+                ("data_parallel * context_parallel", busy, "expert_parallel", self.expert_parallel),
+                ("the world size", world, "data_parallel * context_parallel", busy),
+                ("the world size", world, "engram_parallel", self.engram_parallel),
             ):
                 if product % count:
-                    whole = "data_parallel * context_parallel" if product == busy else "the world size"
                     problems.append(f"{name}: expected a divisor of {whole} ({product}); found {count}")
         if problems:
-            raise ConfigError("the ranks cannot be laid out: " + "; ".join(dict.fromkeys(problems)) + ".")
+            raise ConfigError("the ranks cannot be laid out: " + "; ".join(problems) + ".")
 
     @property
     def world_size(self) -> int:

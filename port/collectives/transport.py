@@ -45,7 +45,7 @@ class Pending(Generic[T]):
             finish, self._finish = self._finish, None
             self._results.append(finish())
         if not self._results:
-            raise CollectiveError("expected a result; the exchange behind it failed when it was first waited for.")
+            raise CollectiveError("expected a result of an exchange; it failed when it was first waited for.")
         return self._results[0]
 
 
@@ -152,8 +152,9 @@ def as_bytes(parts: Sequence[Tensor]) -> Tensor:
 def from_bytes(rows: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """Return the parts of `as_bytes` again: (N, ...) each, with the row shapes and dtypes of `like`."""
     widths = [_row_width(part) for part in like]
+    # A copy even of a single row, which is contiguous where it lies: wide elements begin at multiples of their size.
     return [
-        piece.contiguous().view(part.dtype).view(rows.shape[0], *part.shape[1:])
+        piece.clone(memory_format=torch.contiguous_format).view(part.dtype).view(rows.shape[0], *part.shape[1:])
         for piece, part in zip(rows.split(widths, dim=1), like, strict=True)
     ]
 

@@ -126,6 +126,12 @@ RULES: tuple[Rule, ...] = (
         example=("port/checkpoint/loader.py", "from port.model import Model\n"),
     ),
     Rule(
+        name="collectives know ranks and tensors, not the model, its runtime or the vendor names",
+        where=("port/collectives/*.py",),
+        breaks=imports("port.model", "port.runtime", "port.vendor"),
+        example=("port/collectives/parallel.py", "from port.model.experts import MoE\n"),
+    ),
+    Rule(
         name="records import the standard library alone",
         where=("workbench/records/*.py",),
         breaks=imports_beyond("workbench.records", "workbench.errors"),

@@ -187,7 +187,6 @@ class EPBuffer:
         self,
         x: Tensor,
         handle: EPHandle,
-        topk_weights: Tensor | None = None,
         bias: Tensor | None = None,
         num_sms: int = 0,
         previous_event: Event[object] | None = None,
@@ -200,7 +199,6 @@ class EPBuffer:
         Args:
             x: bfloat16 (expanded rows, hidden), already weighted; gap rows are not looked at.
             handle: of the dispatch.
-            topk_weights: must be None: rows are weighted before the second product.
             bias: bfloat16 (n, hidden), the shared expert's output.
             num_sms: no effect, as for `dispatch`.
             previous_event: waited for first.
@@ -209,7 +207,8 @@ class EPBuffer:
             defer_epilogue: no effect: sums are always made when the event is waited for.
 
         Returns:
-            An event; its `current_stream_wait()` gives `(combined bfloat16 (n, hidden), None)`.
+            An event; its `current_stream_wait()` gives `(combined bfloat16 (n, hidden), None)`; no weights come back,
+            since rows were weighted before the second product.
 
         Numerics: float32, `bias` first, then the row's experts in slot order, one rounding; never by arrival.
 
@@ -226,8 +225,6 @@ class EPBuffer:
             )
         if bias is not None and (bias.dtype != torch.bfloat16 or tuple(bias.shape) != own):
             raise ValueError(f"bias: expected bfloat16{list(own)}; found {bias.dtype}{list(bias.shape)}.")
-        if topk_weights is not None:
-            raise ValueError("topk_weights: expected None, since rows come weighted; found a tensor.")
         if previous_event is not None:
             previous_event.current_stream_wait()
         pending = return_rows(handle.groups.collapse(x), handle.route)

@@ -1,4 +1,4 @@
-"""Checks of exchanges, run by every rank of a group: each rank knows all ranks' inputs, so it can say what must come."""
+"""Checks of exchanges, run by every rank of a group: each knows all ranks' inputs, so it can say what must come."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def buffer_of(groups, **options):
     return EPBuffer(groups.expert, MAX_ROWS, HIDDEN, TOPK, **options)
 
 
-def dispatch_groups_rows_by_expert_and_combine_brings_them_back(groups):
+def dispatch_groups_rows_by_expert_and_combine_brings_them_back(groups, _folder):
     rank, world = groups.rank, groups.layout.world_size
     x, ids, weights = inputs(rank)
     local, first = EXPERTS // world, rank * (EXPERTS // world)
@@ -102,9 +102,10 @@ def dispatch_groups_rows_by_expert_and_combine_brings_them_back(groups):
             assert torch.equal(combined, reference(rank))
 
 
-def fp8_rows_travel_with_their_packed_scales(groups):
+def fp8_rows_travel_with_their_packed_scales(groups, _folder):
     rank, world = groups.rank, groups.layout.world_size
     for dtype in (torch.int16, torch.int32, torch.uint8):
+
         def coded(source, dtype=dtype):
             generator = torch.Generator().manual_seed(source)
             codes = torch.randint(0, 127, (ROWS[source], HIDDEN), dtype=torch.uint8, generator=generator)
@@ -123,15 +124,13 @@ def fp8_rows_travel_with_their_packed_scales(groups):
         assert int(handle.psum_num_recv_tokens_per_expert[-1]) == len(expected_groups(rank, world))
 
 
-def slots_add_in_float32_in_order_for_any_number_of_ranks(groups):
+def slots_add_in_float32_in_order_for_any_number_of_ranks(groups, _folder):
     x, ids, weights = inputs(groups.rank)
     rows = torch.randn(len(x), HIDDEN, generator=torch.Generator().manual_seed(groups.rank)) * 1e3
     local = EXPERTS // groups.layout.world_size
     found = []
     for max_rows in (None, MAX_ROWS):
-        received = send_rows(
-            [rows], ids, weights, num_experts=EXPERTS, group=groups.expert, max_rows=max_rows
-        ).wait()
+        received = send_rows([rows], ids, weights, num_experts=EXPERTS, group=groups.expert, max_rows=max_rows).wait()
         experts = received.route.ids_MK.unsqueeze(-1) + groups.rank * local
         outputs = received.rows[0].unsqueeze(1) * (experts + 0.3) * received.weights_MK.unsqueeze(-1)
         found.append(add_slots(return_rows(outputs, received.route).wait(), first_ND=rows))
@@ -143,7 +142,7 @@ def slots_add_in_float32_in_order_for_any_number_of_ranks(groups):
     assert torch.equal(found[1], expected)
 
 
-def all_rows_to_one_rank_and_none_at_all(groups):
+def all_rows_to_one_rank_and_none_at_all(groups, _folder):
     rank, world = groups.rank, groups.layout.world_size
     for expert in (0, -1):
         ids = torch.full((ROWS[rank], TOPK), -1)
@@ -156,9 +155,9 @@ def all_rows_to_one_rank_and_none_at_all(groups):
         assert torch.equal(combined, x * 2 if expert == 0 else torch.zeros_like(x))
 
 
-def too_many_rows_for_fixed_slots_are_refused_before_anything_is_sent(groups):
+def too_many_rows_for_fixed_slots_are_refused_before_anything_is_sent(groups, _folder):
     ids = torch.zeros(MAX_ROWS + 1, TOPK, dtype=torch.int64)
-    with pytest.raises(ShapeBucketError, match="expected at most 12 rows, the fixed slots.*found 13"):
+    with pytest.raises(ShapeBucketError, match=r"expected at most 12 rows, the fixed slots.*found 13"):
         send_rows([ids], ids, ids.float(), num_experts=EXPERTS, group=groups.expert, max_rows=MAX_ROWS)
 
 
@@ -181,7 +180,7 @@ def shard(part, rank, world, fill=0):
     return padded(part, world, fill).chunk(world)[rank].clone()
 
 
-def engram_rows_come_from_their_owners(groups):
+def engram_rows_come_from_their_owners(groups, _folder):
     rank, world = groups.rank, groups.layout.world_size
     for dtype, full in ((torch.int16, "padded"), (torch.int32, "rows"), (torch.uint8, "local")):
         packs = 8 // dtype.itemsize
@@ -219,7 +218,7 @@ def engram_rows_come_from_their_owners(groups):
                     assert torch.equal(words, tables(layer)[1][row] if row >= 0 else torch.zeros_like(words))
 
 
-def fixed_slots_find_the_same_rows(groups):
+def fixed_slots_find_the_same_rows(groups, _folder):
     rank, world = groups.rank, groups.layout.world_size
     parts = [shard(part, rank, world) for part in tables(0)]
     ids = torch.randint(-1, 700, (ROWS[rank],), generator=torch.Generator().manual_seed(rank), dtype=torch.int32)
@@ -232,7 +231,7 @@ def fixed_slots_find_the_same_rows(groups):
         look_up_rows(torch.tensor([768], dtype=torch.int32), parts, group=groups.engram)
 
 
-def buckets_gather_in_order_of_rank(groups):
+def buckets_gather_in_order_of_rank(groups, _folder):
     rank, world = groups.rank, groups.layout.world_size
     buffer = BucketBuffer(groups.data, 4096)
     for dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.int64):
@@ -244,7 +243,7 @@ def buckets_gather_in_order_of_rank(groups):
     buffer.barrier()
 
 
-def counts_sums_and_gathers_are_plain(groups):
+def counts_sums_and_gathers_are_plain(groups, _folder):
     rank, world = groups.rank, groups.layout.world_size
     assert exchange_counts([10 * rank + other for other in range(world)], groups.world) == [
         10 * other + rank for other in range(world)
@@ -256,7 +255,7 @@ def counts_sums_and_gathers_are_plain(groups):
     assert torch.distributed.get_world_size(groups.local) == torch.distributed.get_world_size(groups.context) == 1
 
 
-def load_statistics_cover_all_ranks(groups):
+def load_statistics_cover_all_ranks(groups, _folder):
     rank, world = groups.rank, groups.layout.world_size
     slots = eplb.ExpertSlots(experts=6, ranks=world)
     balancer = eplb.ExpertBalancer(slots, layers=2, rank=rank, group=groups.expert_host)

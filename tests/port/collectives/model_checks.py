@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import json
 
 import torch
 from safetensors.torch import load_file
@@ -37,7 +39,7 @@ def run(text_model, ids, *, rows=None):
     return prefill, decode[:1], tap.tensors
 
 
-def each_rank_reads_its_own_slices_alone(groups):
+def each_rank_reads_its_own_slices_alone(groups, _folder):
     text_model, world = shared_model(groups), groups.layout.world_size
     whole, report = dict(model_a().model.state_dict()), text_model.load_report
     found = dict(text_model.model.state_dict())
@@ -57,18 +59,33 @@ def each_rank_reads_its_own_slices_alone(groups):
         assert torch.equal(tensor.contiguous().view(torch.uint8), expected.contiguous().view(torch.uint8))
 
 
-def golden_checks_pass_with_the_figures_of_one_rank(groups):
-    expected = {(result.prompt, result.check): result for result in verify(model_a(), GOLDEN_A)}
-    for result in verify(shared_model(groups), GOLDEN_A):
-        assert result.passed
-        assert result == expected[result.prompt, result.check]
+def parts_load_by_name_and_give_their_memory_back(groups, _folder):
+    parallel = Parallel(groups=groups)
+    text_model = open_text_model(CHECKPOINT_A, parallel=parallel, load=False)
+    model, whole = text_model.model, model_a().model
+    report = model.load(text_model.checkpoint, ["layers.1.engram", "layers.1.ffn"])
+    assert not report.elsewhere, "a part is not held against all that is there"
+    ids = torch.arange(24, dtype=torch.int32).view(4, 6) * 17
+    embed = model.layers[1].engram.embed
+    assert torch.equal(embed(ids, torch.float32), whole.layers[1].engram.embed(ids, torch.float32))
+    model.unload()
+    assert {tensor.device.type for tensor in model.state_dict().values()} == {"meta"}
 
 
-def bits_are_those_of_one_rank(groups):
+def golden_checks_pass_with_the_figures_of_one_rank(groups, folder):
+    """The process that started the ranks wrote down the figures it found alone."""
+    expected = json.loads((folder / "figures.json").read_text())
+    prompts = tuple(dict.fromkeys(result["prompt"] for result in expected))
+    found = [dataclasses.asdict(result) for result in verify(shared_model(groups), GOLDEN_A, prompts=prompts)]
+    assert all(result["passed"] for result in found)
+    assert found == expected
+
+
+def bits_are_those_of_one_rank(groups, _folder, forms=FORMS):
     ids = prompt_ids("two_windows_minus1")
     # Ranks run prompts of their own: other tokens, other lengths.
     ids = ids[groups.rank : len(ids) - 3 * groups.rank]
-    for profile, moe in FORMS:
+    for profile, moe in forms:
         alone = open_text_model(CHECKPOINT_A, profile=profile, moe=moe)
         expected, found = run(alone, ids), run(shared_model(groups, profile, moe), ids)
         assert torch.equal(found[0], expected[0]), (profile, moe)
@@ -76,7 +93,7 @@ def bits_are_those_of_one_rank(groups):
         assert all(torch.equal(found[2][name], tensor) for name, tensor in expected[2].items())
 
 
-def replicas_of_experts_change_no_bit(groups):
+def replicas_of_experts_change_no_bit(groups, _folder):
     ids = prompt_ids("window_plus1")
     text_model, world = shared_model(groups, extra=3), groups.layout.world_size
     assert torch.equal(run(text_model, ids)[0], run(model_a(), ids)[0])
@@ -89,7 +106,7 @@ def replicas_of_experts_change_no_bit(groups):
         assert routed.tolist() == [2 * 17 * world] * len(routed)
 
 
-def uneven_and_idle_ranks_generate_what_one_rank_does(groups):
+def uneven_and_idle_ranks_generate_what_one_rank_does(groups, _folder):
     prompts = [prompt_ids(name) for name in ("len1", "len3", "window", "two_windows_minus1")]
     share = {0: prompts[2:3], 1: prompts[:2] + prompts[3:], 2: [], 3: prompts[1:2]}[groups.rank]
     for moe in ("hit", "all"):
@@ -99,7 +116,7 @@ def uneven_and_idle_ranks_generate_what_one_rank_does(groups):
         assert found == expected
 
 
-def golden_tokens_come_out(groups):
+def golden_tokens_come_out(groups, _folder):
     golden = load_file(GOLDEN_A / "fp32.safetensors")
     names = ("len3", "window", "window_plus1", "two_windows_minus1")
     name = names[groups.rank]
@@ -107,8 +124,13 @@ def golden_tokens_come_out(groups):
     assert list(found.token_ids) == golden[f"{name}.gen_tokens"].tolist()
 
 
+def other_layouts_have_the_same_bits(groups, folder):
+    bits_are_those_of_one_rank(groups, folder, forms=(("bf16@224", "hit"),))
+
+
 CHECKS = (
     each_rank_reads_its_own_slices_alone,
+    parts_load_by_name_and_give_their_memory_back,
     golden_checks_pass_with_the_figures_of_one_rank,
     bits_are_those_of_one_rank,
     replicas_of_experts_change_no_bit,

@@ -12,27 +12,32 @@ ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 240
 
 
-def run_ranks(program: str, world: int, folder: Path, *arguments: str) -> list[dict[str, str]]:
+def run_ranks(
+    program: str, world: int, folder: Path, *, waited_for: tuple[int, ...] | None = None
+) -> list[dict[str, str]]:
     """Run a program in `world` processes and return what each reported: "ok" or a traceback, by name of the check.
 
-    Every process has ended when this returns, whatever happened.
+    Every process has ended when this returns, whatever happened; `waited_for` are those that end by themselves.
     """
-    command = [sys.executable, "-W", "error", "-m", program, str(world), str(folder), *arguments]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank)], cwd=ROOT, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=(folder / f"stderr.{rank}").open("w"),
-        )
-        for rank in range(world)
-    ]  # fmt: skip
+    command = [sys.executable, "-W", "error", "-m", program, str(world), str(folder)]
+    ranks: list[subprocess.Popen[bytes]] = []
     deadline = time.monotonic() + LIMIT_S
     try:
-        for rank in ranks:
-            rank.wait(max(deadline - time.monotonic(), 0.1))
+        for rank in range(world):
+            with (folder / f"stderr.{rank}").open("w") as errors:
+                ranks.append(
+                    subprocess.Popen(
+                        [*command, str(rank)], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
+                    )
+                )
+        for rank in waited_for or range(world):
+            ranks[rank].wait(max(deadline - time.monotonic(), 0.1))
+    except subprocess.TimeoutExpired:
+        pass  # told by the report that is missing
     finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+        for process in ranks:
+            process.kill()
+            process.wait()
     return [_report(folder, rank) for rank in range(world)]
 
 
