@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from port.platform import PLATFORM
 
 NAME = "deepinfer_neuron"
 
@@ -44,6 +43,8 @@ def register_backend() -> None:
     What compiles the rewritten graph is the device's own back end, or `aot_eager` in host mode.
     """
     from torch._dynamo import list_backends, register_backend
+
+    from port.platform import PLATFORM
 
     if NAME not in list_backends(exclude_tags=()):
         register_backend(carrier_backend("aot_eager" if PLATFORM.is_host else "neuron"), name=NAME)

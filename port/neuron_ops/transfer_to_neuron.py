@@ -26,7 +26,6 @@ from port.neuron_ops.device_mapping import DeviceMapping, Devices
 from port.neuron_ops.installation import INSTALLATION, Replacements
 from port.neuron_ops.torch_names import fill_tables, torch_replacements
 from port.neuron_ops.torch_neuron import check_neuron_is_known
-from port.platform import PLATFORM
 
 
 @contextlib.contextmanager
@@ -51,7 +50,11 @@ def transfer_to_neuron(host: bool | None = None, *, devices: Devices = "one") ->
 
 def install(host: bool | None = None, *, devices: Devices = "one") -> DeviceMapping:
     """Install the mapping until `remove` was called as often; arguments and errors as for `transfer_to_neuron`."""
-    mapping = DeviceMapping(host=PLATFORM.is_host if host is None else host, devices=devices)
+    if host is None:
+        from port.platform import PLATFORM
+
+        host = PLATFORM.is_host
+    mapping = DeviceMapping(host=host, devices=devices)
     if not mapping.host:
         check_neuron_is_known()
     fill_tables()

@@ -38,6 +38,7 @@ WORKBENCH = (
     "trial_table",
 )
 PORT = (
+    "PLATFORM",
     "Checkpoint",
     "ModelConfig",
     "NumericProfile",

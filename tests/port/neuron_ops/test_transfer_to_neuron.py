@@ -89,7 +89,7 @@ def test_uses_are_counted_and_the_last_one_out_restores() -> None:
 
 
 def test_host_mode_is_asked_of_the_platform(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("port.neuron_ops.transfer_to_neuron.PLATFORM", SimpleNamespace(is_host=True))
+    monkeypatch.setattr("port.platform._make", lambda: SimpleNamespace(is_host=True))
     with transfer_to_neuron() as mapping:
         assert mapping == DeviceMapping(host=True, devices="one")
 
