@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-
 NAME = "deepinfer_neuron"
 
 FP8_DTYPES = frozenset(

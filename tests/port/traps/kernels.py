@@ -96,7 +96,7 @@ def fp4_cache_scale_rounds_to_nearest() -> None:
 
 
 def plant_scale_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(x, group, scale_division):
+    def wrong(x, group, scale_division, scale_max):
         grouped = x.to(torch.float32).unflatten(-1, (-1, group))
         amax = grouped.abs().amax(dim=-1).clamp(min=quantize.FP4_E4M3_AMAX_FLOOR)
         power = exponents.decode_exponents(exponents.ceil_exponents(amax / 6))
@@ -147,7 +147,9 @@ def low_nibble_is_the_even_column() -> None:
 
 def plant_swapped_nibbles(monkeypatch: pytest.MonkeyPatch) -> None:
     wrap_function(
-        monkeypatch, unpack_fp4, lambda right, packed: right(packed).unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        monkeypatch,
+        unpack_fp4,
+        lambda right, packed, **options: right(packed, **options).unflatten(-1, (-1, 2)).flip(-1).flatten(-2),
     )
 
 
