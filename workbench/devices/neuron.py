@@ -154,7 +154,7 @@ def load_library(*, compile_only: bool = False) -> NeuronLibrary:
         raise DeviceError(
             f"placement neuron: expected the native torch-neuronx (2.13 or newer); found that {words[found.kind]}. "
             "Install it from the AWS Neuron package registry in an environment of its own, on a machine with "
-            "NeuronCores; 'virtual' simulates a core with numbers, 'dry' with shapes."
+            "NeuronCores; use 'host' for numbers, or 'dry' for shapes, here."
         )
     _set_before_import(compile_only)
     try:

@@ -73,7 +73,7 @@ MEANINGS: tuple[Meaning, ...] = (
         kind="out of bounds",
         pattern=r"failed to run scatter/gather .*out-of-bound access|NRT_EXEC_OOB",
         means="an index of a gather or scatter lay outside its table",
-        advice="run the same step on the placement 'host' or 'virtual', where the index is named",
+        advice="run the same step on the placement 'host', where the index is named",
     ),
     Meaning(
         kind="core lost",

@@ -43,6 +43,6 @@ def test_an_unknown_placement_lists_the_known_ones() -> None:
 
 
 def test_a_core_without_its_library_says_what_to_use_instead() -> None:
-    with pytest.raises(DeviceError, match=r"torch-neuronx is not installed.* 'virtual' simulates a core") as error:
+    with pytest.raises(DeviceError, match=r"torch-neuronx is not installed.* use 'host' for numbers") as error:
         open_device(Placement(device="neuron", index=3))
     assert error.value.exit_code == 3

@@ -229,7 +229,7 @@ def test_a_library_that_cannot_be_it_is_not_imported(
     monkeypatch.setattr(neuron, "look_up", lambda *names: found(kind, version))
     with pytest.raises(DeviceError, match=words) as caught:
         load_library()
-    assert "'virtual' simulates a core with numbers" in str(caught.value)
+    assert "use 'host' for numbers" in str(caught.value)
     assert "torch_neuronx" not in sys.modules
 
 
