@@ -22,30 +22,15 @@ from port.neuron_ops.installation import INSTALLATION, Replacements
 from port.neuron_ops.torch_neuron import is_asked_by_compiler
 
 STAYS = frozenset({
-    "amp",
-    "check_error",
-    "cudaStatus",
     "CudaError",
-    "default_generators",
     "DeferredCudaCallError",
-    "graphs",
-    "has_half",
-    "has_magma",
-    "jiterator",
+    "cudaStatus",
     "max_memory_cached",
-    "memory",
     "memory_cached",
-    "nccl",
-    "nvtx",
-    "profiler",
-    "random",
     "reset_max_memory_allocated",
     "reset_max_memory_cached",
-    "sparse",
-    "streams",
-    "tunable",
 })  # fmt: skip
-"""Modules, constants and errors, and old names that torch itself forwards to names with a counterpart."""
+"""Errors, and old names that torch itself forwards to names with a counterpart. What cannot be called stays too."""
 
 _COMPILE = "compile the step with torch.compile(dynamic=False), one graph per batch size"
 _MONITOR = "neuron-monitor tells how a core is used; port.deep_cluster.neuron_monitor reads it"
@@ -135,8 +120,8 @@ def _in_cuda(mapping: DeviceMapping) -> dict[str, Any]:
     for name in cuda_functions(mapping):
         if "." not in name:
             own[name] = _mapped(name, getattr(torch.cuda, name))
-    others = [name for name in torch.cuda.__all__ if name not in own and name not in STAYS]
-    return own | {name: _refusal(name, getattr(torch.cuda, name)) for name in others}
+    others = {name: getattr(torch.cuda, name) for name in torch.cuda.__all__ if name not in own and name not in STAYS}
+    return own | {name: _refusal(name, original) for name, original in others.items() if callable(original)}
 
 
 def _mapped(path: str, original: Any) -> Any:
